@@ -1,1 +1,1 @@
-"""Operations on containers against bare torch loops and the published release."""
+"""Operations of tensordicts, compared with bare loops and the published release."""

@@ -1,10 +1,9 @@
 """``python -m benches.python --peer DIR``: the table of ratios.
 
-Every operation runs under this package and under the published release, each in a
-process of its own, and as a bare torch loop in the process of this package. In each round
-the operation and its loop take turns in short batches, then the release has its turn; the
-minimum over all batches counts. Ratios below 1 are good in the columns ``/bare`` and
-``/peer``.
+Every operation runs with this package and with the published release, in separate
+processes, and as a bare torch loop in the process of this package. In each round, the
+operation and its loop alternate in short batches, then the release runs. The minimum over
+all batches counts. Ratios below 1 are good in the columns ``/bare`` and ``/peer``.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ BATCHES = 6  # of each side in a round
 
 
 class Worker:
-    """One implementation in a process of its own."""
+    """One implementation in a separate process."""
 
     def __init__(self, path: str | None, **variables: str) -> None:
         environment = dict(os.environ, OMP_NUM_THREADS="1", **variables)
@@ -45,7 +44,7 @@ class Worker:
         )
 
     def time(self, tree: str, expressions: list[str]) -> list[list[float]] | str:
-        """Counts of seconds per call for each expression, or the text of the error."""
+        """Return the seconds a call for each expression, or the text of the error."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -71,7 +70,7 @@ class Worker:
 def measure(
     ours: Worker, peer: Worker | None, tree: str, operation: Operation, rounds: int
 ) -> dict[str, Any]:
-    """The minimum and the median seconds of each side over alternating rounds."""
+    """Return minimum and median seconds of each side over alternating rounds."""
     turns: list[tuple[Worker, dict[str, str]]] = [(ours, {"ours": operation.container})]
     if operation.bare is not None:
         turns[0][1]["bare"] = operation.bare
@@ -92,12 +91,12 @@ def measure(
 
 
 def rounded(seconds: float) -> float:
-    """Four digits, which is more than a count is good for."""
+    """Return a number rounded to four digits."""
     return float(f"{seconds:.4g}")
 
 
 def geometric_mean(values: list[float]) -> float:
-    """The geometric mean, NaN of nothing."""
+    """Return the geometric mean; NaN for no numbers."""
     if not values:
         return math.nan
     return math.exp(sum(map(math.log, values)) / len(values))
@@ -106,7 +105,7 @@ def geometric_mean(values: list[float]) -> float:
 STRUCTURE_GOAL = """
 clone(False)|select|exclude|flatten_keys|update|keys|items|get|set|lock and unlock
 """
-"""The structure operations that a goal is set for."""
+"""The structure operations with a goal."""
 
 
 def report(tree: str, rows: list[tuple[Operation, dict[str, Any]]]) -> None:
@@ -160,14 +159,23 @@ def report(tree: str, rows: list[tuple[Operation, dict[str, Any]]]) -> None:
 
 
 def main() -> None:
-    """Measure, print the tables, and write all numbers where ``--json`` says."""
+    """Measure, print the tables, and write all numbers to the file of ``--json``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", help="folder that holds the published release")
-    parser.add_argument("--only", help="operations whose names contain this")
-    parser.add_argument("--group", choices=["tensor", "structure", "further"])
-    parser.add_argument("--tree", action="append", choices=[*TREES, "flat 16"])
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", help="file for all numbers")
+    parser.add_argument("--peer", help="folder with the installed published release")
+    parser.add_argument("--only", help="run operations with this in the name")
+    parser.add_argument(
+        "--group",
+        choices=["tensor", "structure", "further"],
+        help="run one group of operations (default: all)",
+    )
+    parser.add_argument(
+        "--tree",
+        action="append",
+        choices=[*TREES, "flat 16"],
+        help="a tree of entries; repeatable",
+    )
+    parser.add_argument("--rounds", type=int, default=30, help="rounds (default: 30)")
+    parser.add_argument("--json", help="file to write all numbers to")
     arguments = parser.parse_args()
     ours = Worker(None)
     peer = Worker(arguments.peer) if arguments.peer else None

@@ -1,4 +1,4 @@
-"""The operations that are measured: each as a container expression and as a bare loop.
+"""The measured operations: a tensordict expression and a bare loop for each.
 
 Names in the expressions:
 
@@ -12,9 +12,9 @@ Names in the expressions:
 ``mask``   a bool mask of the batch; ``idx`` and ``gidx`` integer tensors
 =========  ==================================================================
 
-The bare side does what torch must be asked to do, in a list comprehension, computing
-each leaf's new shape from the leaf. Where torch has a ``_foreach_`` form it is that.
-Structure operations have no bare side: they compare with the published release alone.
+The bare side makes the necessary torch calls in a list comprehension, and computes the
+new shape of each leaf from the leaf. If torch has a ``_foreach_`` function, it is used.
+Structure operations have no bare side; they compare with the published release only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["OPERATIONS", "Operation"]
 
 
 class Operation(NamedTuple):
-    """One measured operation; ``bare`` is None where only the release is compared with."""
+    """A measured operation; ``bare`` is None if it compares with the release only."""
 
     name: str
     container: str

@@ -21,7 +21,7 @@ import torch.utils._pytree
 
 
 def make_tree(name: str, make: Any) -> dict[str, Any]:
-    """The nested dictionary of leaves of the tree called ``name``."""
+    """Return the nested dictionary of leaves of the tree called ``name``."""
     if name == "nested 20":
         return {
             f"n{i}": {
@@ -36,7 +36,7 @@ def make_tree(name: str, make: Any) -> dict[str, Any]:
 
 
 def flat_leaves(tree: dict[str, Any]) -> list[Any]:
-    """The leaves of a nested dictionary, depth first."""
+    """Return the leaves of a nested dictionary, depth first."""
     out: list[Any] = []
     for value in tree.values():
         out.extend(flat_leaves(value) if isinstance(value, dict) else [value])
@@ -82,7 +82,7 @@ def namespace(tree_name: str) -> dict[str, Any]:
         "identity": lambda x: x,
         "is_leaf": lambda cls: not issubclass(cls, TensorDict),
         "state": td.clone().state_dict(),
-        # A copy is pickled: reading its `__dict__` makes an instance slower for good.
+        # Pickle a copy: pickling reads `__dict__`, which makes an instance slower.
         "pickled": pickle.dumps(td.clone()),
         "scalar": torch.tensor(2.0),
         "per": torch.ones(4, 3),
@@ -106,14 +106,14 @@ class Timed:
     """An expression that is called in batches."""
 
     def __init__(self, expression: str, space: dict[str, Any], seconds: float) -> None:
-        # The time of this thread: what else the machine does counts less.
+        # The CPU time of this thread: other programs disturb it less.
         self._timer = timeit.Timer(expression, timer=time.thread_time, globals=space)
-        self._timer.timeit(3)  # caches, and what the interpreter learns of the code
+        self._timer.timeit(3)  # warm up caches and the interpreter
         first = min(self._timer.repeat(3, 3)) / 3
         self._number = max(1, min(2000, int(seconds / max(first, 1e-7))))
 
     def batch(self) -> float:
-        """Seconds per call of one batch."""
+        """Return the seconds a call in one batch."""
         return self._timer.timeit(self._number) / self._number
 
 
