@@ -250,7 +250,7 @@ def test_deep_goes_through_pickles_without_running_them(layout, tmp_path, capsys
     assert status == 1
     (line,) = found["damaged"]
     assert "the entry ('n', 'loud') (" in line
-    assert "no whole pickle" in line
+    assert "not a complete pickle" in line
 
 
 @pytest.mark.parametrize("command", ["verify", "seal", "convert", "diff"])
@@ -681,7 +681,7 @@ def test_short_lines_of_json_are_no_safetensors_that_were_cut_off(tmp_path, caps
 
 def test_a_load_of_a_dict_of_splits_says_what_reads_one(tmp_path):
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train"]}')
-    with pytest.raises(FileNotFoundError, match="several datasets of Hugging Face"):
+    with pytest.raises(FileNotFoundError, match="several Hugging Face datasets"):
         load(tmp_path)
 
 

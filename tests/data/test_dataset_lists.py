@@ -154,7 +154,9 @@ def test_rows_of_another_dtype_say_their_own_shape(tmp_path):
         words = r"dtype torch.int64 and shape \(2,\).*\.to\(torch.float32\)"
         with pytest.raises(ValueError, match=words):
             writer.append({"a": torch.arange(2)})
-        with pytest.raises(ValueError, match=r"shape \(2, 1\).*number of their dims"):
+        with pytest.raises(
+            ValueError, match=r"shape \(2, 1\).*number of their dimensions"
+        ):
             writer.append({"a": torch.ones(2, 1)})
         writer.append({"a": torch.ones(3)})
         with pytest.raises(ValueError, match=words):
@@ -249,7 +251,7 @@ def test_names_of_classes_of_other_sources(tmp_path):
     assert DatasetReader(tmp_path / "x").class_names == names
     with pytest.raises(ValueError, match="would not mean the same"):
         DatasetWriter(tmp_path / "x", class_names={"label": ["yes", "no"]})
-    with pytest.raises(KeyError, match="'other', which is no entry"):
+    with pytest.raises(KeyError, match="'other', which is not an entry"):
         DatasetWriter(tmp_path / "x", class_names={"other": ["yes", "no"]})
     with DatasetWriter(tmp_path / "x") as writer:
         writer.append(row)

@@ -177,7 +177,7 @@ def test_a_tensorclass(tmp_path):
         (lambda: torch.zeros(3), TypeError, "A row must be a collection"),
         (lambda: row(0).set("n", torch.zeros(3)), ValueError, "'n'"),
         (lambda: row(0).expand(2), ValueError, "batch size"),
-        (lambda: row(0).set("a", "text"), ValueError, "no tensors"),
+        (lambda: row(0).set("a", "text"), ValueError, "non-tensor data"),
     ],
 )
 def test_a_row_that_does_not_fit_is_left_out(given, error, message, tmp_path):

@@ -247,7 +247,7 @@ def test_the_default_stays_a_directory_for_each_member(tmp_path):
     [
         ({"ragged": "rows"}, "must be 'columns'"),
         ({"prefix": None}, "path of a directory"),
-        ({"archive": True}, "no archive"),
+        ({"archive": True}, "not archive=True"),
     ],
 )
 def test_options_that_do_not_go_together(options, message, tmp_path):

@@ -64,7 +64,7 @@ def test_a_collection_over_the_files_is_opened_again(tmp_path):
         (lambda td: td.set("z", torch.zeros(3)), "with the keys ['a', 'n', 'z']"),
         (lambda td: td.to(torch.float64), "of dtype torch.float64 and shape (3, 2)"),
         (lambda td: td[0], "must both have"),
-        (lambda td: td.set("a", NonTensorStack("x", "y", "z")), "no tensors"),
+        (lambda td: td.set("a", NonTensorStack("x", "y", "z")), "non-tensor data"),
         (lambda td: td.set(("n", "b"), nested()), "which is a tensor"),
         (lambda td: td.set("n", torch.zeros(3)), "which is a collection"),
         (lambda td: td.exclude(("n", "b")), "to the entry 'n'"),
@@ -87,7 +87,7 @@ def test_values_must_be_those_that_were_saved(tmp_path):
     with_value(NonTensorData("x", batch_size=[2])).save(tmp_path / "one")
     append_memmap(tmp_path / "one", with_value(NonTensorData("x", batch_size=[2])))
     assert TensorDict.load_memmap(tmp_path / "one")["v"] == "x"
-    with pytest.raises(ValueError, match="'x' stays as it is"):
+    with pytest.raises(ValueError, match="share the saved non-tensor value 'x'"):
         append_memmap(tmp_path / "one", with_value(NonTensorData("y", batch_size=[2])))
     with_value(NonTensorStack("x", "y")).save(tmp_path / "stack")
     with pytest.raises(ValueError, match="cannot grow"):
@@ -134,7 +134,7 @@ def test_what_is_no_save(tmp_path):
         append_memmap(tmp_path, {"a": torch.zeros(2)})
     with pytest.raises(FileNotFoundError):
         append_memmap(tmp_path, rows)
-    with pytest.raises(ValueError, match="is not one"):
+    with pytest.raises(ValueError, match="is not a directory"):
         append_memmap(tmp_path / "missing", rows)
     rows.save(tmp_path / "x.tdz")
     with pytest.raises(ValueError, match="unpack_memmap"):

@@ -81,5 +81,5 @@ def test_an_operation_that_is_none_of_a_view_is_refused(view, tmp_path, change):
     view.memmap(tmp_path)
     path = tmp_path / "meta.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(ValueError, match=r"meta\.json holds no operation"):
+    with pytest.raises(ValueError, match=r"meta\.json has no valid operation"):
         TensorDict.load_memmap(tmp_path)

@@ -56,7 +56,7 @@ def test_an_index_that_cannot_be_read_is_an_error_that_names_the_file(whole, tmp
     path = tmp_path / "save" / "meta.json"
     fields = json.loads(path.read_text())
     path.write_text(json.dumps({**fields, "index": ["nonsense", []]}))
-    with pytest.raises(ValueError, match=r"meta\.json holds no index"):
+    with pytest.raises(ValueError, match=r"meta\.json has no valid index"):
         TensorDict.load_memmap(tmp_path / "save")
 
 

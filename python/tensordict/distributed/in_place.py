@@ -141,9 +141,9 @@ def _refuse(channel: Channel, error: Exception, *, is_sender: bool) -> None:
     length = FIRST_BYTES if channel.is_gloo and not is_sender else wire.HEAD_BYTES
     answer = channel.empty(length)
     channel.receive(answer, answer=is_sender).wait()
-    other = wire.Head.of(answer[: wire.HEAD_BYTES].cpu().numpy().tobytes())
-    if other.kind == wire.FAILED:
-        channel.receive_bytes(other.description_bytes, answer=is_sender)
+    partner_head = wire.Head.of(answer[: wire.HEAD_BYTES].cpu().numpy().tobytes())
+    if partner_head.kind == wire.FAILED:
+        channel.receive_bytes(partner_head.description_bytes, answer=is_sender)
     first.wait()
     reason.wait()
 
@@ -170,8 +170,8 @@ def _send(channel: Channel, content: _Content, blob: bytes) -> None:
     waiting = [channel.send(first), channel.receive(answer, answer=True)]
     for work in waiting:
         work.wait()
-    other = wire.Head.of(answer.cpu().numpy().tobytes())
-    _compare(channel, content, other, is_sender=True)
+    partner_head = wire.Head.of(answer.cpu().numpy().tobytes())
+    _compare(channel, content, partner_head, is_sender=True)
     staged = []
     if not is_inline and behind:
         staged.append(flat[wire.HEAD_BYTES :].to(channel.device))
@@ -192,9 +192,9 @@ def _receive(channel: Channel, content: _Content) -> None:
     if answered is None:
         answered = channel.send_bytes(head, answer=True)
     answered.wait()
-    other = wire.Head.of(head_bytes)
-    _compare(channel, content, other, is_sender=False)
-    behind = other.description_bytes + plan.flat_bytes
+    partner_head = wire.Head.of(head_bytes)
+    _compare(channel, content, partner_head, is_sender=False)
+    behind = partner_head.description_bytes + plan.flat_bytes
     if channel.is_gloo and wire.HEAD_BYTES + behind <= FIRST_BYTES:
         flat = first[wire.HEAD_BYTES : wire.HEAD_BYTES + behind]
         waiting = []
@@ -217,7 +217,7 @@ def _receive(channel: Channel, content: _Content) -> None:
             copy_into(target, source)
     for place, td, key in parts.views:
         td.set_(key, parts.leaf(place))
-    if other.description_bytes:
+    if partner_head.description_bytes:
         take_values(parts.values, flat[plan.flat_bytes :].cpu().numpy().tobytes())
 
 
@@ -231,7 +231,7 @@ def _length(plan: Any) -> bytes:
 
 
 def _compare(
-    channel: Channel, content: _Content, other: wire.Head, *, is_sender: bool
+    channel: Channel, content: _Content, partner_head: wire.Head, *, is_sender: bool
 ) -> None:
     """Raise on both sides if the structures differ, or if one side cannot take part.
 
@@ -240,17 +240,17 @@ def _compare(
         WireError: the partner cannot take part.
     """
     plan = content.parts.plan
-    if other.kind == wire.FAILED:
-        length = other.description_bytes
+    if partner_head.kind == wire.FAILED:
+        length = partner_head.description_bytes
         reason = channel.receive_bytes(length, answer=is_sender)
         partner_error = reason.decode(errors="replace")
         text = wire.MSG_FAILED.format(rank=channel.shown, text=partner_error)
         raise wire.WireError(text)
-    if other.kind != content.kind:
+    if partner_head.kind != content.kind:
         raise ValueError(MSG_KINDS)
-    if other.digest == plan.digest:
+    if partner_head.digest == plan.digest:
         return
-    length = int.from_bytes(other.extra[:8], "little")
+    length = int.from_bytes(partner_head.extra[:8], "little")
     if length > wire.MAX_DESCRIPTION_BYTES:
         raise wire.WireError(
             MSG_DIFFERENT.format("the partner's structure is too long to compare")

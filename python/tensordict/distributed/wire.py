@@ -139,9 +139,9 @@ class Head(NamedTuple):
         return cls(kind, description, num_bytes, digest, extra)
 
 
-def _check_length(what: str, found: int, limit: int) -> None:
+def _check_length(name: str, found: int, limit: int) -> None:
     if not 0 <= found <= limit:
-        raise WireError(MSG_LIMIT.format(what=what, found=found, limit=limit))
+        raise WireError(MSG_LIMIT.format(what=name, found=found, limit=limit))
 
 
 def text_of(error: BaseException) -> bytes:

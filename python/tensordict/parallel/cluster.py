@@ -195,16 +195,22 @@ class _Call:
 
     def close(self) -> None:
         """Take the workers back into the pool; kill busy workers."""
-        left = [reference for worker in self._workers for _, reference in worker.chunks]
-        if left:
+        unfinished = [
+            reference for worker in self._workers for _, reference in worker.chunks
+        ]
+        if unfinished:
             # Waiting a moment is cheaper than starting a worker, which takes seconds.
-            done, _ = self._ray.wait(left, num_returns=len(left), timeout=_GRACE_S)
-            left = [reference for reference in left if reference not in done]
+            done, _ = self._ray.wait(
+                unfinished, num_returns=len(unfinished), timeout=_GRACE_S
+            )
+            unfinished = [
+                reference for reference in unfinished if reference not in done
+            ]
         for worker in self._workers:
             if worker.actor is not None:
                 is_worn = worker.count == self._job.max_chunks
                 is_idle = not (is_worn or worker.is_lost) and not any(
-                    reference in left for _, reference in worker.chunks
+                    reference in unfinished for _, reference in worker.chunks
                 )
                 self._pool.leave(worker.actor, is_idle)
         self._workers.clear()
@@ -324,10 +330,10 @@ class _Call:
         self._start_again(worker)
 
     def _start_again(self, worker: _Worker) -> None:
-        left = [chunk for chunk, _ in worker.chunks]
+        chunks = [chunk for chunk, _ in worker.chunks]
         worker.chunks.clear()
         self._replace(worker)
-        for chunk in left:
+        for chunk in chunks:
             self._begin(worker, chunk)
 
     def _replace(self, worker: _Worker) -> None:

@@ -78,17 +78,17 @@ class Hired:
     def __init__(self, context: Any, main: Callable[..., None], *args: Any) -> None:
         self._owner = os.getpid()
         self.connection: connections.Connection
-        self.connection, theirs = multiprocessing.Pipe()
+        self.connection, worker_end = multiprocessing.Pipe()
         self.process: Any = context.Process(
-            target=main, args=(*args, theirs), daemon=True
+            target=main, args=(*args, worker_end), daemon=True
         )
-        self._start(theirs)
+        self._start(worker_end)
 
-    def _start(self, theirs: Any) -> None:
+    def _start(self, worker_end: Any) -> None:
         try:
             self.process.start()
         finally:
-            theirs.close()
+            worker_end.close()
         self._known.add(self)
 
     @classmethod

@@ -80,8 +80,10 @@ def refresh(td: Any, allow_pickle: bool | None = None) -> Any:
     for level, before in reversed(written):
         changes = dict(level._shape_fields().items() - before.items())
         if changes:
-            with _rust.LockedLevel(os.path.abspath(level._memmap_prefix)) as held:
-                held.set_fields(list(changes.items()))
+            with _rust.LockedLevel(
+                os.path.abspath(level._memmap_prefix)
+            ) as locked_level:
+                locked_level.set_fields(list(changes.items()))
     refreshed = td._take_loaded(loaded)
     mark_mapped(refreshed)
     return refreshed

@@ -1,4 +1,4 @@
-"""Lay out the leaves of a consolidated collection in its buffer."""
+"""The places of the leaves of a consolidated collection in its buffer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 ALIGNMENT = 8
 VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"
 STATE = "<ENTRY {} {}>"
-"""The prefix of a part of a special entry: the name of its kind, and that of the part."""
+"""The prefix of a part of a special entry, with the names of the kind and of the part."""
 
 _STATE_NAME = re.compile(r"<ENTRY (\S+) (\w+)>(.*)", re.DOTALL)
 
@@ -37,13 +37,13 @@ MSG_NESTED = (
 )
 
 Row = tuple[Any, ...]
-"""``(dtype, shape, start, stop, padding)``; of the offsets of a jagged tensor, too,
-which dim is ragged."""
+"""``(dtype, shape, start, stop, padding)``. The row of a jagged tensor's offsets also holds the
+ragged dimension."""
 
 
 def problem_of_row(row: object, num_bytes: int) -> str:
-    """Explain why a leaf of a file cannot be made over data of ``num_bytes``, if so."""
-    problem = f"no leaf is described by {row!r}"
+    """Return the reason why a row is invalid for ``num_bytes`` of data, empty if it is valid."""
+    problem = f"{row!r} does not describe a leaf"
     if not isinstance(row, (list, tuple)) or len(row) < 5:
         return problem
     dtype, shape, *places = row[:5]
@@ -60,7 +60,7 @@ def problem_of_row(row: object, num_bytes: int) -> str:
     if not is_sound or any(length < 0 for length in shape):
         return problem
     if stop - pad > num_bytes:
-        return f"its bytes end at {stop - pad}, and the data at {num_bytes}: it was cut"
+        return f"its bytes end at {stop - pad}, but the data at {num_bytes}: it was cut off"
     return ""
 
 
@@ -68,26 +68,27 @@ class Rows(NamedTuple):
     """The leaves of a collection, in its order, with their places in the buffer."""
 
     rows: list[list[tuple[str, Row]]]
-    """For each leaf its parts: their prefix of the key, and the place. Mostly one."""
+    """For each leaf its parts, mostly one: the prefix of the key, and the row."""
     parts: list[torch.Tensor]
-    """The tensors to be copied, one for each row."""
+    """The tensors to copy, one for each row."""
     num_bytes: int
 
 
 def lay_out(leaves: list[torch.Tensor]) -> Rows:
-    """Give each leaf its place.
+    """Assign each leaf a place in the buffer.
 
     Raises:
-        NotImplementedError: a nested tensor that is not jagged, or a quantized one.
-        RuntimeError: a sparse tensor.
+        NotImplementedError: a leaf is quantized, is nested in another layout than jagged, or
+            has a dtype that files cannot hold.
+        RuntimeError: a leaf is sparse.
     """
     rows: list[list[tuple[str, Row]]] = []
     parts: list[torch.Tensor] = []
     start = 0
-    # A view as complex128 needs a place at a multiple of its own size.
+    # A view as complex128 needs a start that is a multiple of 16 bytes.
     last: tuple[int, int] | None = None
     for leaf in leaves:
-        mine = []
+        leaf_rows = []
         for prefix, part, *more in parts_of(leaf):
             item_size = part.element_size()
             if start % item_size and last is not None:
@@ -103,17 +104,18 @@ def lay_out(leaves: list[torch.Tensor]) -> Rows:
             pad = -num_bytes % ALIGNMENT
             stop = start + num_bytes + pad
             shape = list(part.shape)
-            mine.append((prefix, (str(part.dtype), shape, start, stop, pad, *more)))
+            row = str(part.dtype), shape, start, stop, pad, *more
+            leaf_rows.append((prefix, row))
             parts.append(part)
-            if not rows or rows[-1] is not mine:
-                rows.append(mine)
-            last = len(rows) - 1, len(mine) - 1
+            if not rows or rows[-1] is not leaf_rows:
+                rows.append(leaf_rows)
+            last = len(rows) - 1, len(leaf_rows) - 1
             start = stop
     return Rows(rows, parts, start)
 
 
 def parts_of(tensor: torch.Tensor) -> list[tuple[Any, ...]]:
-    """Return the parts of a leaf that are copied, each with its prefix."""
+    """Return the parts of a leaf to copy, each with its prefix."""
     kind = kind_of(tensor)
     if kind is not None and kind.in_files == "state":
         state = kind.state(tensor).items()
@@ -138,41 +140,41 @@ def _plain_part(tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
     leaf = tensor.detach()
     is_plain = leaf.layout == torch.strided and not leaf.is_quantized
     if not (is_plain and has_file_dtype(leaf)):
-        prepare(leaf)  # which says why it cannot be saved
+        prepare(leaf)  # raises the reason why the leaf cannot be saved
     return "", leaf
 
 
 def split_name(name: str) -> tuple[str, str, str]:
-    """Split the name of a leaf: the kind of a special entry, the part of it, the rest.
+    """Split the name of a leaf: the kind of a special entry, the name of the part, the rest.
 
-    Those of any other leaf have neither kind nor part.
+    Kind and part are empty for other leaves.
     """
     found = _STATE_NAME.fullmatch(name)
     return ("", "", name) if found is None else (found[1], found[2], found[3])
 
 
 def views(storage: torch.Tensor, rows: Rows) -> list[torch.Tensor]:
-    """A tensor over the place of each row."""
+    """Return a tensor over the place of each row."""
     places = Places(storage)
     return [places.view_of(row) for group in rows.rows for _, row in group]
 
 
 class Places:
-    """Makes tensors over places of a buffer, which they share."""
+    """Returns tensors over places of a buffer. They are views of the buffer."""
 
     def __init__(self, storage: torch.Tensor) -> None:
         self._storage = storage
         self._whole: dict[str, tuple[torch.Tensor, int] | None] = {}
 
     def view_of(self, row: Row) -> torch.Tensor:
-        """The tensor at a place."""
+        """Return the tensor over the place of a row."""
         dtype, shape, start, stop, pad = row[:5]
-        whole = self._whole[dtype] if dtype in self._whole else self._as(dtype)
-        if whole is None or start % whole[1]:
+        as_dtype = self._whole[dtype] if dtype in self._whole else self._as(dtype)
+        if as_dtype is None or start % as_dtype[1]:
             flat = self._storage[start : stop - pad].view(_dtype_of(dtype))
             return flat.view(shape)
-        # One call of torch instead of three, which are most of the time for small leaves.
-        tensor, item_size = whole
+        # One call of torch instead of three: the calls are most of the time for small leaves.
+        tensor, item_size = as_dtype
         strides = []
         stride = 1
         for length in reversed(shape):
@@ -182,15 +184,15 @@ class Places:
         return tensor.as_strided(shape, strides[::-1], offset)
 
     def _as(self, dtype: str) -> tuple[torch.Tensor, int] | None:
-        """All of the buffer as tensor of a dtype, if it can be, and the size of an item."""
+        """Return the buffer as a tensor of a dtype with its item size, None if not aligned."""
         storage = self._storage
         item_size = _dtype_of(dtype).itemsize
-        whole = None
+        as_dtype = None
         if storage.storage_offset() % item_size == 0:
             usable = len(storage) // item_size * item_size
-            whole = storage[:usable].view(_dtype_of(dtype)), item_size
-        self._whole[dtype] = whole
-        return whole
+            as_dtype = storage[:usable].view(_dtype_of(dtype)), item_size
+        self._whole[dtype] = as_dtype
+        return as_dtype
 
 
 def _dtype_of(name: str) -> torch.dtype:
@@ -198,7 +200,7 @@ def _dtype_of(name: str) -> torch.dtype:
 
 
 def joined(rows: Rows, views: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaves over the buffer: jagged ones of their parts."""
+    """Return the leaves over the buffer. Jagged and special leaves are joined from parts."""
     parts = iter(views)
     leaves = []
     for group in rows.rows:
@@ -222,7 +224,7 @@ def jagged(
     lengths: torch.Tensor | None,
     ragged_dim: int,
 ) -> torch.Tensor:
-    """A jagged tensor over its parts, which it shares."""
+    """Return a jagged tensor that shares the memory of its parts."""
     return torch.nested.nested_tensor_from_jagged(
         values, offsets, lengths, jagged_dim=ragged_dim
     )

@@ -1,4 +1,4 @@
-"""The description of a consolidated collection: which leaf lies where, level by level."""
+"""The description of a consolidated collection: the place of each leaf, level by level."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ __all__ = [
 RESERVED = frozenset({"cls", "non_tensors", "leaves", "cls_metadata"})
 
 MAX_LEVELS = 250
-"""The depth to which collections may be nested: making them from their description
-takes three calls each, and Python has room for a thousand."""
+"""The depth to which collections may be nested. Loading takes three calls for each level, and
+Python's stack has room for a thousand."""
 
 MSG_LEVELS = (
-    f"Collections are nested more than {MAX_LEVELS} times in one another, which cannot "
-    "be consolidated in a file. A directory takes them."
+    f"The tensordict is nested more than {MAX_LEVELS} times, which cannot be consolidated "
+    "in a file. Save it to a directory instead."
 )
 
 MSG_JSON = (
@@ -54,8 +54,9 @@ MSG_JSON = (
 
 # Names --------------------------------------------------------------------------------
 
-# Nested collections lie beside the fields of their level, and the parts of jagged
-# tensors beside other leaves. A key that reads like one of those is marked.
+# The JSON object of a level holds nested collections beside the fields of the level, and the
+# parts of jagged tensors beside other leaves. A key that equals the name of a field or begins
+# like the name of a part gets a NUL in front.
 
 
 def _child_name(key: str) -> str:
@@ -68,12 +69,12 @@ def _leaf_name(key: str) -> str:
 
 
 def key_of(name: str) -> str:
-    """The key that a name in the description stands for."""
+    """Return the key of a name in the description."""
     return name.removeprefix("\0")
 
 
 def shown(path: tuple[str, ...]) -> str:
-    """A nested key as messages have it."""
+    """Return a nested key as messages show it."""
     return repr(path[0] if len(path) == 1 else path)
 
 
@@ -81,13 +82,13 @@ def shown(path: tuple[str, ...]) -> str:
 
 
 class Value(tuple[Any, list[int], "str | None"]):
-    """The description of non-tensor data in a level: batch size and device, too."""
+    """The description of non-tensor data in a level: value, batch size and device."""
 
     __slots__ = ()
 
 
 def as_pickled(level: dict[str, Any]) -> dict[str, Any]:
-    """A level with plain tuples for its values, which every reader of pickles knows."""
+    """Return a level with plain tuples for its values, which every unpickler knows."""
     return {
         name: as_pickled(field) if name not in RESERVED else field
         for name, field in level.items()
@@ -95,14 +96,14 @@ def as_pickled(level: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_special(cls: type) -> bool:
-    """Return whether a class is a program's subclass of the dense collections'."""
+    """Return whether a class is a user's subclass of ``TensorDict``."""
     return cls is not registry.dense_root() and registry.is_dense_class(cls)
 
 
 def describe_dense(
     td: CollectionProtocol, rows: Iterator[list[tuple[str, Row]]]
 ) -> dict[str, Any]:
-    """The level of a dense collection."""
+    """Return the level of a dense collection."""
     leaves: dict[str, Row] = {}
     children: dict[str, Any] = {}
     non_tensors: dict[str, Any] = {}
@@ -137,15 +138,15 @@ def _metadata(td: CollectionProtocol) -> dict[str, Any]:
 
 
 def problem_of(level: object) -> str:
-    """Explain why a level of a file cannot be read; nothing where it has its fields."""
+    """Return the reason why a level of a file is invalid, an empty text if it is valid."""
     if not isinstance(level, dict) or not level.keys() >= RESERVED:
         return "its level has no fields"
     for name in sorted(RESERVED):
         field = level[name]
         if isinstance(field, dict) and isinstance(field.get("leaves"), dict):
             return (
-                f"a nested collection under the key {name!r} has taken the place of what "
-                "is noted there (tensordict 0.15 writes it so)"
+                f"a nested collection under the key {name!r} has replaced the field of "
+                "this name (tensordict 0.15 writes such files)"
             )
         if not isinstance(field, (str, type) if name == "cls" else dict):
             return f"its field {name!r} is {field!r}"
@@ -155,7 +156,7 @@ def problem_of(level: object) -> str:
 def describe_stack(
     name: str, members: list[Any], dim: int, dim_name: str | None, rows: object
 ) -> dict[str, Any]:
-    """The level of a stack: its members by number."""
+    """Return the level of a stack. The members are at their numbers."""
     level: dict[str, Any] = {
         "cls": name,
         "non_tensors": {},
@@ -175,20 +176,20 @@ def describe_stack(
 
 
 def root_level(td: CollectionProtocol, described: Any) -> dict[str, Any]:
-    """The level of the root: of a value alone, one that has it as its only entry."""
+    """Return the level of the root. The level of non-tensor data alone has it as an entry."""
     if not isinstance(described, Value):
         return described
     return {
         "cls": type(td).__name__,
         "non_tensors": {"data": described},
         "leaves": {},
-        # Readers of the published release need all of it.
+        # Readers of the published package need all fields.
         "cls_metadata": _metadata(td),
     }
 
 
 def note_locks(level: dict[str, Any], td: TensorCollection) -> None:
-    """Note which collections of the source are locked."""
+    """Note in a level which collections are locked."""
     level["cls_metadata"]["is_locked"] = bool(td.is_locked)
     for name, child in level.items():
         if name not in RESERVED:
@@ -196,7 +197,7 @@ def note_locks(level: dict[str, Any], td: TensorCollection) -> None:
 
 
 def with_modules(level: dict[str, Any], td: Any) -> dict[str, Any]:
-    """A level that says which collections are modules, as whom pickles give them back."""
+    """Return a level that names the classes of modules, so that pickles restore them."""
     cls = type(td) if isinstance(td, torch.nn.Module) else level["cls"]
     return {
         name: with_modules(field, td._described_child(key_of(name)))
@@ -211,7 +212,7 @@ def _is_module(cls: type) -> bool:
 
 
 def without_modules(level: dict[str, Any]) -> dict[str, Any]:
-    """A level without what :func:`with_modules` says."""
+    """Return a level without the classes of :func:`with_modules`."""
     return {
         name: without_modules(field) if name not in RESERVED else field
         for name, field in level.items()
@@ -219,7 +220,7 @@ def without_modules(level: dict[str, Any]) -> dict[str, Any]:
 
 
 def keyed_rows(level: dict[str, Any], path: tuple[str, ...]) -> list[tuple[str, Row]]:
-    """The rows of a description in their order, each with its key for messages."""
+    """Return the rows of a description in their order, each with its key for messages."""
     found = [
         (shown((*path, key_of(name))), row) for name, row in level["leaves"].items()
     ]
@@ -235,10 +236,10 @@ def keyed_rows(level: dict[str, Any], path: tuple[str, ...]) -> list[tuple[str, 
 def as_plain(
     td: Any, level: dict[str, Any], path: tuple[str, ...], notes: extra_metadata.Remarks
 ) -> dict[str, Any]:
-    """A level of a description as JSON holds it; what it cannot hold goes to ``notes``.
+    """Return a level in a form for JSON. ``notes`` take what JSON cannot hold.
 
     Raises:
-        RuntimeError: collections are nested deeper than they could be loaded.
+        RuntimeError: collections are nested too deep to be loaded.
     """
     if len(path) > MAX_LEVELS:
         raise RuntimeError(MSG_LEVELS)
@@ -270,36 +271,36 @@ def as_plain(
 # Comparing ----------------------------------------------------------------------------
 
 
-def is_same(fresh: dict[str, Any], known: dict[str, Any]) -> bool:
-    """Return whether the leaves are those of the description, and in their places."""
-    if fresh.keys() != known.keys():
+def is_same(fresh: dict[str, Any], description: dict[str, Any]) -> bool:
+    """Return whether a description's leaves are unchanged and in their places."""
+    if fresh.keys() != description.keys():
         return False
     for key, value in fresh.items():
-        other = known[key]
+        described = description[key]
         if key == "leaves":
-            if list(value) != list(other):
+            if list(value) != list(described):
                 return False
             for name, (dtype, shape, start, is_there, *_) in value.items():
-                row = other[name]
+                row = described[name]
                 if not is_there or [dtype, shape] != [row[0], list(row[1])]:
                     return False
                 if start != row[2] and row[3] - row[4] > row[2]:
                     return False
         elif key == "non_tensors":
-            if list(value) != list(other):
+            if list(value) != list(described):
                 return False
-        elif key not in RESERVED and not is_same(value, other):
+        elif key not in RESERVED and not is_same(value, described):
             return False
     return True
 
 
-def refresh(known: dict[str, Any], fresh: dict[str, Any]) -> None:
-    """Take over what may change while the leaves stay: names, sizes, values."""
-    is_locked = known["cls_metadata"].get("is_locked", False)
-    if not _is_module(known["cls"]):
-        known["cls"] = fresh["cls"]
-    known["non_tensors"] = fresh["non_tensors"]
-    known["cls_metadata"] = {**fresh["cls_metadata"], "is_locked": is_locked}
-    for key, child in known.items():
+def refresh(description: dict[str, Any], fresh: dict[str, Any]) -> None:
+    """Update a description with names, batch sizes and values, which may have changed."""
+    is_locked = description["cls_metadata"].get("is_locked", False)
+    if not _is_module(description["cls"]):
+        description["cls"] = fresh["cls"]
+    description["non_tensors"] = fresh["non_tensors"]
+    description["cls_metadata"] = {**fresh["cls_metadata"], "is_locked": is_locked}
+    for key, child in description.items():
         if key not in RESERVED:
             refresh(child, fresh[key])

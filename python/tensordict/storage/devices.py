@@ -1,13 +1,12 @@
-"""Values of tensors of other devices, copied while others are written.
+"""Values of tensors on other devices, copied to the CPU while others are written.
 
-A save does not bring such tensors to the CPU before it writes them, which would take the
-memory of all of them at once. It reads each one piece by piece as it writes: a piece is
-on its way while the piece before is written, and the first one of the next tensor while
-the last ones of this tensor are. So a thread that writes has at most three pieces in
-memory, four where the next file is one of another directory.
+Copying all tensors to the CPU before a save would need memory for all of them. Instead, a save reads
+each tensor piece by piece. A piece is copied while the piece before is written, and the first piece
+of the next tensor while the last pieces of this tensor are written. So a writing thread holds at
+most three pieces in memory, or four if the next file is in another directory.
 
-From CUDA pieces come through pinned memory, on a stream of their own; from other devices,
-and of tensors that are of a class of their own, a thread copies them. Those are one piece.
+Pieces from CUDA go through pinned memory, on a separate stream. For other devices, and for
+subclasses of ``Tensor``, a thread copies the whole tensor as one piece.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ if TYPE_CHECKING:
 __all__ = ["DeviceReader", "PieceReader", "Pieced", "is_elsewhere", "settle"]
 
 PIECE_BYTES = 4 << 20
-"""The number of bytes that are copied at once: enough for the speed of the bus."""
+"""The bytes of a piece: large enough for the full speed of the bus."""
 
 
 def is_elsewhere(tensor: torch.Tensor) -> bool:
-    """Return whether the values are those of another device than the CPU."""
+    """Return whether the values of a tensor are on another device than the CPU."""
     is_fake = isinstance(tensor, FakeTensor)
     return tensor.device.type not in ("cpu", "meta") and not is_fake
 
 
 def settle(td: CollectionProtocol) -> None:
-    """Wait until what was begun with the leaves is done: before another thread saves them.
+    """Wait for the CUDA work on the leaves, before another thread saves them.
 
-    Work that was given to a stream of CUDA is done in the order of that stream, and the
-    other thread has another one.
+    Work on a CUDA stream runs in the order of this stream, but the other thread uses another
+    stream.
     """
     if not torch.cuda.is_available():
         return
@@ -53,11 +52,11 @@ def settle(td: CollectionProtocol) -> None:
 
 
 class DeviceReader:
-    """The bytes of a tensor of another device, or of a stack of such tensors.
+    """A reader of the bytes of a tensor on another device, or of a stack of such tensors.
 
     Args:
-        tensors: the tensor; or those of a stack, of one shape, dtype and device.
-        dim: along which dim they are stacked. Of one tensor it says nothing.
+        tensors: the tensor; or the tensors of a stack, of one shape, dtype and device.
+        dim: the stack dimension. It is ignored for a single tensor.
     """
 
     def __init__(self, tensors: list[torch.Tensor], dim: int = 0) -> None:
@@ -72,7 +71,7 @@ class DeviceReader:
         self._is_read = False
         device = tensors[0].device
         if device.type == "cuda" and torch.cuda.is_available() and self._is_plain():
-            # Work begun on these values comes before the copy.
+            # The copy waits for earlier work on these values.
             self._stream = torch.cuda.Stream(device)
             self._stream.wait_stream(torch.cuda.current_stream(device))
 
@@ -80,13 +79,13 @@ class DeviceReader:
         return all(type(tensor) is torch.Tensor for tensor in self._tensors)
 
     def begin(self) -> None:
-        """Begin to copy, unless that is done already."""
+        """Begin to copy, unless the copy has begun already."""
         with self._lock:
             if self._begun is None and not self._is_read:
                 self._begun = self._opened()
 
     def pieces(self) -> _Pieces:
-        """The bytes from the first on."""
+        """Return the pieces from the first byte on."""
         with self._lock:
             begun, self._begun = self._begun, None
             self._is_read = True
@@ -99,7 +98,7 @@ class DeviceReader:
 
     def _parts(self) -> Iterator[torch.Tensor]:
         if not self._is_plain():
-            # Such a tensor may not know every view.
+            # A subclass of Tensor may not support every view.
             yield from self._tensors if self._dim == 0 else [self._stacked()]
             return
         yield from stacked_parts(self._tensors, self._dim)
@@ -111,7 +110,7 @@ class DeviceReader:
         self, part: torch.Tensor, buffer: torch.Tensor | None
     ) -> _Copy:
         with torch.cuda.stream(self._stream):
-            # Here and not in the copy, which would do it on the CPU without waiting.
+            # Resolve and flatten on the device: `copy_` would do it on the CPU, and too early.
             values = _bytes_of(part)
             if buffer is None or buffer.numel() < values.numel():
                 buffer = torch.empty(
@@ -123,11 +122,11 @@ class DeviceReader:
 
 
 class Pieced:
-    """A tensor whose values are read piece by piece, each when it is written.
+    """A tensor whose values are read piece by piece while they are written.
 
     Args:
-        like: a tensor of its dtype and shape.
-        pieces: reads its values in order, in tensors on the CPU.
+        like: a tensor of the same dtype and shape.
+        pieces: a function that yields the values in order, as CPU tensors.
     """
 
     def __init__(
@@ -147,7 +146,7 @@ class Pieced:
 
 
 class PieceReader(DeviceReader):
-    """The bytes of a :class:`Pieced`."""
+    """A reader of the bytes of a :class:`Pieced`."""
 
     def __init__(self, leaf: Pieced) -> None:
         super().__init__([torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")])
@@ -158,7 +157,7 @@ class PieceReader(DeviceReader):
 
 
 class _Ready:
-    """A piece that is there.
+    """A piece that is on the CPU already.
 
     Args:
         part: the tensor.
@@ -170,17 +169,17 @@ class _Ready:
         self._part = part
 
     def done(self) -> torch.Tensor:
-        """The bytes."""
+        """Return the bytes."""
         return _bytes_of(self._part)
 
 
 class _Copy:
-    """A piece on its way to the CPU.
+    """A piece that a CUDA stream copies to the CPU.
 
     Args:
-        buffer: where it goes to.
-        length: how many bytes it has.
-        wait: returns when they are there.
+        buffer: the target of the copy.
+        length: the number of bytes.
+        wait: a function that returns when the copy is done.
     """
 
     def __init__(
@@ -191,7 +190,7 @@ class _Copy:
         self._wait = wait
 
     def done(self) -> torch.Tensor:
-        """The bytes, once they are there."""
+        """Wait for the copy, and return the bytes."""
         self._wait()
         return self.buffer[: self._length]
 
@@ -211,11 +210,11 @@ class _ThreadCopy:
         try:
             threading.Thread(target=_copy, args=work, name="tensordict-copy").start()
         except RuntimeError:
-            # There are no more threads to be had, or the interpreter is about to end.
+            # The system has no more threads, or the interpreter is ending.
             _copy(*work)
 
     def done(self) -> torch.Tensor:
-        """The bytes, once they are there."""
+        """Wait for the copy, and return the bytes."""
         return self._future.result()
 
 
@@ -231,16 +230,16 @@ def _copy(part: torch.Tensor, future: Future[torch.Tensor]) -> None:
     try:
         # Only the future keeps the copy: a thread that ends late keeps no memory.
         future.set_result(_copied_bytes(part))
-    except BaseException as error:  # noqa: BLE001 (it is raised where it is waited for)
+    except BaseException as error:  # noqa: BLE001 (`done` raises it)
         future.set_exception(error)
 
 
 class _Pieces:
-    """Pieces one after the other: while one is used, the next one is copied.
+    """The pieces of a tensor: while one is used, the next is copied.
 
     Args:
         parts: the tensors to copy.
-        copied: begins to copy one, into memory that is free if it is given some.
+        copied: a function that begins to copy a tensor, into a free buffer if it gets one.
     """
 
     def __init__(
@@ -258,7 +257,7 @@ class _Pieces:
         return None if part is None else self._copied(part, self._free)
 
     def next_piece(self) -> torch.Tensor | None:
-        """The next bytes, or None; those of the piece before may be gone then."""
+        """Return the next bytes, or None. The piece before may be overwritten then."""
         copy = self._coming
         if copy is None:
             return None
@@ -268,13 +267,13 @@ class _Pieces:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of the values, flat; on the device of the tensor."""
+    """Return the bytes of the values as a flat tensor on the same device."""
     plain = tensor.resolve_conj().resolve_neg().contiguous()
     return plain.reshape(-1).view(torch.uint8)
 
 
 def stacked_parts(tensors: list[torch.Tensor], dim: int) -> Iterator[torch.Tensor]:
-    """A stack in parts of at most ``PIECE_BYTES``, row by row."""
+    """Yield a stack in parts of at most ``PIECE_BYTES``, in row-major order."""
     if dim == 0 or len(tensors) == 1:
         for tensor in tensors:
             yield from _parts_of(tensor)
@@ -290,7 +289,7 @@ def stacked_parts(tensors: list[torch.Tensor], dim: int) -> Iterator[torch.Tenso
 
 
 def _parts_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """A tensor in parts of at most ``PIECE_BYTES``, row by row."""
+    """Yield a tensor in parts of at most ``PIECE_BYTES``, in row-major order."""
     if tensor.is_contiguous():
         tensor = tensor.reshape(-1)
     if _num_bytes(tensor) <= PIECE_BYTES:

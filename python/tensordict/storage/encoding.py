@@ -1,12 +1,12 @@
-"""States as JSON and tensors, and back: values come back as what they were.
+"""States as JSON and tensors: the decoded values have the types of the encoded ones.
 
-JSON has text, numbers, truth values, None, lists, and dicts whose keys are text. Everything
-else is an object with the key ``$``, which names its kind: a codec of ``storage/codecs/``::
+JSON holds text, numbers, booleans, None, lists, and dicts whose keys are text. Every other value
+is an object with the key ``$``. This key names its kind, a codec of ``storage/codecs/``::
 
     {"$": "tuple", "items": [1, 2]}          {"$": "tensor", "name": "state.0.exp_avg"}
 
-Nothing is ever imported or called by its name: a value of no known kind is refused when it
-is saved.
+A name in a file never causes an import or a call. A value without a codec is refused when it is
+saved.
 """
 
 from __future__ import annotations
@@ -34,44 +34,45 @@ if TYPE_CHECKING:
 __all__ = ["Decoder", "Encoder", "dtype_of", "in_format"]
 
 MAX_DEPTH = 150
-"""The depth to which values may be nested: Python writes and reads JSON recursively."""
+"""The depth to which values may be nested. Python writes and parses JSON recursively."""
 
 MSG_TYPE = (
     "Cannot save the value at {place} in a checkpoint: a {cls} is neither a tensor, nor a "
-    "collection, nor plain data (numbers, text, bytes, None, dicts, lists, tuples, sets, "
-    "arrays). Save its state: what has state_dict() and load_state_dict() is an item of "
-    "its own."
+    "tensordict, nor plain data (numbers, text, bytes, None, dicts, lists, tuples, sets, "
+    "arrays). Save its state instead. An object with state_dict() and load_state_dict() can "
+    "be an item of the checkpoint."
 )
 MSG_DEPTH = (
-    "Cannot save the value at {}: it is nested more than {} times, or holds itself."
+    "Cannot save the value at {}: it is nested more than {} times, or contains itself."
 )
 MSG_MISSING = "'{}' is damaged: the tensor {!r} is missing."
 
 
 class Encoder:
-    """Makes JSON of a state, and collects its tensors under names.
+    """Encodes a state as JSON, and collects its tensors under names.
 
-    A tensor that occurs twice, and one that is tied to another, is kept once.
+    A tensor that occurs twice is stored once. So are tied tensors, which have the same
+    memory, dtype, shape and strides.
 
     Args:
-        item: the name of what the state is of, for messages.
+        item: the name of the item, for messages.
     """
 
     def __init__(self, item: str) -> None:
         self.item = item
         self.tensors: dict[str, Leaf] = {}
         self.sharded: dict[str, tuple[Layout, Any]] = {}
-        """The ``DTensor`` values by their keys: each rank saves parts of them."""
+        """The ``DTensor`` values by their keys. Each rank saves its parts."""
         self._names: dict[Any, str] = {}
-        # Numbers tell objects apart only while these live.
+        # The names are found by addresses, so their tensors must stay alive.
         self._held: list[Any] = []
 
     def encode(self, value: Any, path: tuple[str, ...] = ()) -> Any:
-        """The JSON of a value.
+        """Return the JSON of a value.
 
         Raises:
-            TypeError: it is of a type that a checkpoint cannot hold.
-            RecursionError: it is nested too deep.
+            TypeError: a checkpoint cannot hold a value of this type.
+            RecursionError: the value is nested too deep.
         """
         cls = type(value)
         if value is None or cls in (bool, int, str):
@@ -93,55 +94,55 @@ class Encoder:
         return {"$": codec.name, **codec.encode(value, path, self)}
 
     def items(self, values: Iterable[Any], path: tuple[str, ...]) -> list[Any]:
-        """The JSON of each of some values."""
+        """Return the JSON of each value, as a list."""
         return [
             self.encode(item, (*path, str(number)))
             for number, item in enumerate(list(values))
         ]
 
     def refusal(self, path: tuple[str, ...], cls: str) -> TypeError:
-        """An error that says where the value is that no file can hold, and what it is."""
+        """Return an error that names the place and the type of a value that cannot be saved."""
         return TypeError(MSG_TYPE.format(place=self._place(path), cls=cls))
 
     def _place(self, path: tuple[str, ...]) -> str:
         return "".join([self.item, *(f"[{part!r}]" for part in path)])
 
     def take(self, value: torch.Tensor, name: str) -> dict[str, Any]:
-        """Take a dense tensor, under a name of its own: the fields that lead to it."""
+        """Store a dense tensor under an unused name; return the fields that refer to it."""
         identity = _identity(value)
-        known = None if identity is None else self._names.get(identity)
-        if known is None:
-            known = self.unused(name)
+        stored_name = None if identity is None else self._names.get(identity)
+        if stored_name is None:
+            stored_name = self.unused(name)
             if identity is not None:
-                self._names[identity] = known
+                self._names[identity] = stored_name
                 self._held.append(value)
-            self.tensors[known] = in_format(value)
-        fields: dict[str, Any] = {"name": known}
+            self.tensors[stored_name] = in_format(value)
+        fields: dict[str, Any] = {"name": stored_name}
         if value.dtype not in FORMAT_DTYPES:
             fields["dtype"] = name_of(value.dtype)
             fields["shape"] = list(value.shape)
         return fields
 
     def share(self, value: torch.Tensor, path: tuple[str, ...]) -> tuple[str, Layout]:
-        """Take a tensor of which each rank has a part: its key and its layout."""
-        known = self.unused(".".join(path) or "value")
+        """Store a ``DTensor``; return its key and its layout."""
+        key = self.unused(".".join(path) or "value")
         layout = layout_of(value, self._place(path))
-        self.sharded[known] = layout, value
-        return known, layout
+        self.sharded[key] = layout, value
+        return key, layout
 
     def unused(self, name: str) -> str:
-        """A name that no tensor has yet, made of ``name``."""
+        """Return a name that no tensor has yet: ``name``, or ``name`` with a number."""
         if name == "__metadata__":
             name = "__metadata__~"
-        found, number = name, 1
-        while found in self.tensors or found in self.sharded:
+        unused, number = name, 1
+        while unused in self.tensors or unused in self.sharded:
             number += 1
-            found = f"{name}~{number}"
-        return found
+            unused = f"{name}~{number}"
+        return unused
 
 
 def _identity(value: torch.Tensor) -> tuple[Any, Any, Any, Any, Any] | None:
-    """Identify the memory that tensors over the same values share; None if unknown."""
+    """Return a key that is equal for tensors over the same values, None if there is none."""
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or not value.numel():
         return None
     if value.is_meta:
@@ -152,13 +153,14 @@ def _identity(value: torch.Tensor) -> tuple[Any, Any, Any, Any, Any] | None:
 
 
 class Decoder:
-    """Makes values of the JSON of an :class:`Encoder` and of tensors by their names.
+    """Decodes the JSON of an :class:`Encoder`, with tensors by their names.
 
     Args:
         tensors: the tensors of the item.
         source: the file or directory, for messages.
-        device: where tensors of plain data go. Default: where they were, or else the CPU.
-        sharded: puts a tensor together of which each rank has saved a part.
+        device: the device for decoded tensors. The default is the saved device, or the CPU if
+            this machine lacks it.
+        sharded: a function that assembles a ``DTensor`` from the parts of all ranks.
     """
 
     def __init__(
@@ -174,11 +176,11 @@ class Decoder:
         self.sharded = sharded
 
     def decode(self, value: object) -> Any:
-        """The value that was encoded.
+        """Return the value that was encoded.
 
         Raises:
             RuntimeError: a tensor is missing.
-            ValueError: it is of a newer version, or its codec is not registered here.
+            ValueError: no codec is registered for a kind, for example one of a newer version.
         """
         if isinstance(value, list):
             return [self.decode(item) for item in value]
@@ -193,7 +195,7 @@ class Decoder:
         return codec.decode(value, self)
 
     def placed(self, tensor: torch.Tensor, saved: str | None) -> torch.Tensor:
-        """A tensor where it is wished, or where it was."""
+        """Move a tensor to the device of the decoder, or to its saved device."""
         if self.device is not None:
             return tensor.to(self.device)
         if saved is None:
@@ -205,18 +207,18 @@ class Decoder:
             return tensor
 
     def taken(self, fields: Mapping[str, Any]) -> torch.Tensor:
-        """The tensor that fields of :meth:`Encoder.take` lead to."""
+        """Return the tensor that the fields of :meth:`Encoder.take` refer to."""
         tensor = self.named(fields["name"])
         if "dtype" not in fields:
             return tensor
-        # Bytes begin anywhere in a file, and numbers of many bytes may not.
+        # Clone: the bytes may start at any address, but a dtype needs an aligned address.
         return tensor.clone().view(dtype_of(fields["dtype"])).reshape(fields["shape"])
 
     def named(self, name: str) -> torch.Tensor:
-        """The tensor of a name.
+        """Return the tensor of a name.
 
         Raises:
-            RuntimeError: there is none.
+            RuntimeError: the tensor is missing.
         """
         try:
             return self.tensors[name]

@@ -1,15 +1,14 @@
-"""Write what an established format has no place for: classes, key order, values.
+"""Remarks: metadata for which the established formats have no place.
 
-The text of a consolidated file, and that of ``__metadata__["tensordict"]`` in a
-safetensors file, is read by tensordict 0.15 too, and holds what that can
-understand. The rest is in remarks, by path: the class of a collection that is no plain
-``TensorDict``, the order of keys where tensors and nested collections alternate, and
-values that change when they go through JSON (a tuple becomes a list, ``{1: 2}``
-becomes ``{"1": 2}``).
+tensordict 0.15 also reads the text of a consolidated file and ``__metadata__["tensordict"]`` of a
+safetensors file, so these hold only what it understands. Remarks hold the rest, by path: the class
+of a collection that is not a plain ``TensorDict``; the order of keys if tensors and nested
+collections alternate; and values that JSON changes (a tuple becomes a list, ``{1: 2}`` becomes
+``{"1": 2}``).
 
-In a consolidated file the remarks lie between data and text. Who does not know them
-takes them for data that no leaf is in. In a safetensors file they are the entry
-``tensordict.remarks`` of ``__metadata__``.
+In a consolidated file, the remarks are between the data and the text. Other readers take them for
+data of no leaf. In a safetensors file, they are the entry ``tensordict.remarks`` of
+``__metadata__``.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ if TYPE_CHECKING:
 __all__ = ["Remarks", "as_plain", "tagged", "untagged"]
 
 MAX_DEPTH = 450
-"""The depth to which lists and dicts may be nested in a value: Python reads JSON
-recursively, and gives up at its limit of 1000."""
+"""The depth to which lists and dicts may be nested in a value. Python parses JSON recursively, with
+a limit of 1000 calls."""
 
 MAX_TAGGED_DEPTH = 200
-"""The same for values that JSON changes, whose form with tags is twice as deep."""
+"""The same limit for values that JSON changes: their tagged form is twice as deep."""
 
 MSG_DEPTH = (
     "Cannot save a non-tensor value in which lists, tuples and dicts are nested more than "
-    "{} times in one another."
+    "{} times."
 )
 
 PLAIN_TYPES = (str, int, float, bool, type(None))
@@ -50,8 +49,8 @@ class Remarks:
         self.fields: dict[str, Any] = fields if isinstance(fields, dict) else {}
 
     def _of(self, kind: str, path: tuple[str, ...]) -> Any:
-        for known, *remark in self.fields.get(kind, ()):
-            if tuple(known) == path:
+        for remark_path, *remark in self.fields.get(kind, ()):
+            if tuple(remark_path) == path:
                 return remark
         return None
 
@@ -61,10 +60,10 @@ class Remarks:
     # Classes ---------------------------------------------------------------------
 
     def class_name(self, level: dict[str, Any], path: tuple[str, ...]) -> str:
-        """The name of a class that tensordict 0.15 knows; the class is noted.
+        """Return the name of a class that tensordict 0.15 knows, and note the real class.
 
-        tensordict 0.15 finds the class of a field, and takes that of the root, or of a
-        stack, for one that it has itself.
+        tensordict 0.15 finds the class of a nested tensorclass. For the root and for stacks
+        it knows only its own classes.
         """
         cls = level["cls"]
         if isinstance(cls, str):
@@ -82,10 +81,10 @@ class Remarks:
         requested: type | None,
         filename: str | Path | None,
     ) -> Any:
-        """The class that a level names, by itself or in a remark.
+        """Return the class of a level: the noted class, or the class that the level names.
 
         Raises:
-            RuntimeError: there is no class of that name here.
+            RuntimeError: this process has not imported a class of this name.
         """
         noted = self._of("classes", path)
         class_text, type_text = noted or (f"tensordict:{name}", name)
@@ -94,12 +93,12 @@ class Remarks:
     # The order of keys -----------------------------------------------------------
 
     def order(self, keys: list[str], written: list[str], path: tuple[str, ...]) -> None:
-        """Note the order of keys, unless it is the one in which they are written."""
+        """Note the order of keys, unless they are written in this order."""
         if keys != written:
             self._add("orders", path, keys)
 
     def ordered(self, entries: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        """The entries of a level in their order."""
+        """Return the entries of a level in their noted order."""
         noted = self._of("orders", path)
         if noted is None or sorted(noted[0]) != sorted(entries):
             return entries
@@ -110,10 +109,10 @@ class Remarks:
     def value(
         self, value: object, path: tuple[str, ...], kind: str, message: str
     ) -> Any:
-        """A value as JSON holds it; one that JSON changes is noted as it is.
+        """Return a value in a form for JSON, and note the value if JSON changes it.
 
         Raises:
-            RuntimeError: JSON cannot hold it.
+            RuntimeError: JSON cannot hold the value.
         """
         try:
             plain, is_same = as_plain(value)
@@ -128,34 +127,34 @@ class Remarks:
         return plain
 
     def noted_value(self, value: object, path: tuple[str, ...]) -> Any:
-        """A value as it was noted, or else as JSON gave it."""
+        """Return the noted value, or ``value`` if none is noted."""
         noted = self._of("values", path)
         return value if noted is None else untagged(noted[0])
 
     def noted_kind(self, path: tuple[str, ...]) -> str:
-        """The class of a value that is no tensor."""
+        """Return the name of the class of non-tensor data."""
         noted = self._of("kinds", path)
         return "NonTensorData" if noted is None else noted[0]
 
     # The file --------------------------------------------------------------------
 
     def to_text(self) -> str:
-        """The remarks as JSON; empty where there are none."""
+        """Return the remarks as JSON, empty if there are none."""
         return json.dumps(self.fields) if self.fields else ""
 
 
 def check_depth(depth: int, limit: int = MAX_DEPTH) -> None:
-    """Refuse what is nested deeper than it could be loaded."""
+    """Raise if a value is nested too deep to be loaded."""
     if depth >= limit:
         raise RuntimeError(MSG_DEPTH.format(limit))
 
 
 def as_plain(value: object, depth: int = 0) -> tuple[Any, bool]:
-    """The value as JSON holds it, and whether JSON gives it back as it is.
+    """Return a value in a form for JSON, and whether JSON restores it unchanged.
 
     Raises:
-        TypeError: JSON cannot hold it.
-        RuntimeError: lists and dicts are nested too deep in it.
+        TypeError: JSON cannot hold the value.
+        RuntimeError: lists and dicts are nested too deep in the value.
     """
     if isinstance(value, PLAIN_TYPES):
         return value, True
@@ -181,10 +180,10 @@ def as_plain(value: object, depth: int = 0) -> tuple[Any, bool]:
 
 
 def tagged(value: object, depth: int = 0) -> Any:
-    """A value in JSON that says which type each part is of.
+    """Return a value as JSON with the type of each part.
 
     Raises:
-        RuntimeError: lists and dicts are nested too deep in it.
+        RuntimeError: lists and dicts are nested too deep in the value.
     """
     if isinstance(value, (list, tuple)):
         check_depth(depth, MAX_TAGGED_DEPTH)
@@ -201,12 +200,12 @@ def tagged(value: object, depth: int = 0) -> Any:
 
 
 def untagged(value: object) -> Any:
-    """The value that :func:`tagged` was given."""
+    """Return the value from the JSON of :func:`tagged`."""
     if not isinstance(value, dict):
         return value
     ((kind, items),) = value.items()
     if kind in ("dict", "ordered"):
         cls = OrderedDict if kind == "ordered" else dict
         return cls((untagged(key), untagged(item)) for key, item in items)
-    made = [untagged(item) for item in items]
-    return {"tuple": tuple, "size": torch.Size}.get(kind, list)(made)
+    restored = [untagged(item) for item in items]
+    return {"tuple": tuple, "size": torch.Size}.get(kind, list)(restored)

@@ -1,4 +1,4 @@
-"""Recognise files and directories of others, to say what they are and what reads them."""
+"""Recognition of files and directories of other programs: their kind, and how to read them."""
 
 from __future__ import annotations
 
@@ -13,45 +13,44 @@ if TYPE_CHECKING:
 __all__ = ["MSG_NO_LAYOUT", "explain", "kind_of"]
 
 MSG_NO_LAYOUT: Final = (
-    "Neither an archive, nor a safetensors or consolidated file. One that was cut off is "
-    "not recognised either."
+    "It is neither an archive, nor a safetensors or consolidated file, or its end was cut "
+    "off."
 )
 
 EXPLANATIONS: Final = {
     "torch": "It was written by torch.save: read it with torch.load(path, "
-    "weights_only=True), and save what that gives, "
-    "TensorDict(state_dict).unflatten_keys('.').save(...), to use it here.",
-    "numpy": "It was written by NumPy: read it with numpy.load, and save what that gives, "
-    "TensorDict({key: array}).save(...), to use it here.",
-    "pickle": "It is a pickle: if you trust who wrote it, read it with pickle.load, or with "
+    "weights_only=True). To use it here, save the result: "
+    "TensorDict(state_dict).unflatten_keys('.').save(...).",
+    "numpy": "It was written by NumPy: read it with numpy.load. To use it here, save the "
+    "result: TensorDict({key: array}).save(...).",
+    "pickle": "It is a pickle: if you trust its author, read it with pickle.load or "
     "torch.load.",
     "h5": "It is an HDF5 file: TensorDict.from_h5(path) opens it, with h5py.",
-    "zarr": "It is a store of Zarr: TensorDict.from_zarr(path) opens it.",
+    "zarr": "It is a Zarr store: TensorDict.from_zarr(path) opens it.",
     "parquet": "It is a Parquet file: TensorDict.from_parquet(path) reads it.",
-    "arrow": "It is a file of Arrow: read it with pyarrow.feather.read_table(path), and "
-    "make a collection of that, tensordict.from_arrow(table).",
-    "csv": "By its name it has comma-separated values: TensorDict.from_csv(path) reads it.",
+    "arrow": "It is an Arrow file: read it with pyarrow.feather.read_table(path), and convert "
+    "the table with tensordict.from_arrow(table).",
+    "csv": "By its name it is a CSV file: TensorDict.from_csv(path) reads it.",
     "json": "By its name it is a JSON file: TensorDict.from_json(path) reads it.",
-    "jsonl": "By its name it has a record in each line: "
+    "jsonl": "By its name it is a JSON Lines file: "
     "TensorDict.from_json(path, lines=True) reads it.",
-    "checkpointer": "It is the folder of a checkpointer: "
+    "checkpointer": "It is the directory of a checkpointer: "
     "tensordict.checkpoint.Checkpointer(path) restores and loads its steps.",
-    "step": "It is a step of a checkpointer: tensordict.checkpoint.Checkpointer, of the "
-    "folder that it is in, restores and loads it.",
-    "safetensors": "It has safetensors files, as models of Hugging Face have: "
+    "step": "It is a step of a checkpointer: tensordict.checkpoint.Checkpointer(parent) "
+    "restores and loads it, where parent is its parent directory.",
+    "safetensors": "It contains safetensors files, like a Hugging Face model: "
     "tensordict.from_safetensors(path) reads it.",
-    "datasets": "It is a dataset of Hugging Face: datasets.load_from_disk(path) reads it, "
-    "and tensordict.from_hf(dataset) makes a collection of that.",
-    "splits": "It has several datasets of Hugging Face, each in a folder: "
-    "datasets.load_from_disk(path) gives a dict of them, and tensordict.from_hf(dataset) "
-    "makes a collection of one.",
-    "mds": "It is a dataset of MosaicML: TensorDict.from_mds(path) reads it.",
-    "dcp": "It was written by torch.distributed.checkpoint: `tensordict convert` makes a "
-    "save of it.",
+    "datasets": "It is a Hugging Face dataset: datasets.load_from_disk(path) reads it, "
+    "and tensordict.from_hf(dataset) converts it.",
+    "splits": "It contains several Hugging Face datasets: datasets.load_from_disk(path) "
+    "returns a dict of them, and tensordict.from_hf(dataset) converts one.",
+    "mds": "It is a MosaicML dataset: TensorDict.from_mds(path) reads it.",
+    "dcp": "It was written by torch.distributed.checkpoint: `tensordict convert` converts it "
+    "to a save.",
 }
-"""The text that says what a file or directory is, and what reads it, by its kind."""
+"""The kinds of files and directories of other programs, with a text on how to read them."""
 
-# The first bytes of files. torch.save without zip begins with a pickle of its own number.
+# The first bytes of files. torch.save without zip begins with the pickle of a magic number.
 BEGINNINGS: Final = (
     (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "torch"),
     (b"\x93NUMPY", "numpy"),
@@ -66,9 +65,9 @@ SUFFIXES: Final = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }
-"""Texts have no first bytes of their own: they are told by their names."""
+"""The kinds of text files, which have no typical first bytes, by their suffixes."""
 
-# The names in a directory that tell its kind, the first that is there.
+# The kinds of directories by a file that they contain. The first match counts.
 MEMBERS: Final = (
     (".metadata", "dcp"),
     ("zarr.json", "zarr"),
@@ -82,7 +81,7 @@ _BEGINNING_OF_A_STEP: Final = b'{"sha256": "'
 
 
 def explain(path: str | Path) -> str | None:
-    """Say what another program's file or directory is, and what reads it; None if unknown.
+    """Return what another program's file is and how to read it, or None if unknown.
 
     Examples:
         >>> import tempfile
@@ -95,7 +94,7 @@ def explain(path: str | Path) -> str | None:
 
 
 def kind_of(path: str | Path) -> str | None:
-    """Return the kind of a file or a directory of others, or None.
+    """Return the kind of a file or directory of another program, or None.
 
     The kinds are the keys of :data:`EXPLANATIONS`.
     """
@@ -132,7 +131,7 @@ def _kind_of_file(path: str | Path) -> str | None:
         with zipfile.ZipFile(path) as archive:
             return _kind_of_zip(archive.namelist())
     by_name = SUFFIXES.get(os.path.splitext(path)[1].lower())
-    # A safetensors file that was cut off: a length, of any bytes, and a header of JSON.
+    # A truncated safetensors file: a length, which may be any bytes, and a JSON header.
     if beginning[8:9] == b"{":
         return by_name
     for start, kind in BEGINNINGS:

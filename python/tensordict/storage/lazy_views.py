@@ -1,9 +1,8 @@
-"""A view of the lazy mode as a directory: its source, and the operation it is seen through.
+"""A view of the lazy mode as a directory: its source, and the operation of the view.
 
-The directory ``_source`` holds the whole source, ``meta.json`` the operation with its
-arguments, and those of the operation that undoes it. Only the operations of
-:mod:`tensordict.containers.lazy_views` are taken from a file, and only numbers as their
-arguments.
+The subdirectory ``_source`` holds the whole source. ``meta.json`` holds the operation and its inverse,
+both with their arguments. A file may name only operations of
+:mod:`tensordict.containers.lazy_views`, and their arguments may be only numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load_view", "plan_view", "saved_view"]
 
-MSG_NO_VIEW = "{} holds no operation of a view that can be read: {!r}."
+MSG_NO_VIEW = "{} has no valid operation of a view: {!r}."
 
 _SOURCE = "_source"
 _DIM, _DIMS = "dim", "dims"
@@ -30,7 +29,7 @@ _ARGUMENTS: dict[str, dict[str, str]] = {
     "unsqueeze": {"dim": _DIM},
     "view": {"size": _DIMS},
 }
-"""For each operation its arguments: a number, or a list of numbers."""
+"""The arguments of each operation: a number, or a list of numbers."""
 
 
 def plan_view(view: Any, plan: Any, level: int) -> None:
@@ -53,7 +52,7 @@ def plan_view(view: Any, plan: Any, level: int) -> None:
 
 
 def saved_view(view: Any, leaves: SavedTensors, directory: Any, inplace: bool) -> Any:
-    """The same view of the saved source."""
+    """Return the same view of the saved source."""
     child = None if directory is None else directory.child(_SOURCE)
     source = view._source._saved(leaves, child, inplace)
     saved = view if inplace else view._of_source(source)
@@ -63,10 +62,10 @@ def saved_view(view: Any, leaves: SavedTensors, directory: Any, inplace: bool) -
 
 
 def load_view(cls: Any, path: SavedPath, options: Any) -> Any:
-    """Make the view that a directory holds.
+    """Load the view in a directory.
 
     Raises:
-        ValueError: its metadata has no operation that can be read.
+        ValueError: the metadata has no valid operation.
     """
     from tensordict.storage.layouts.directory import load_directory
 
@@ -89,11 +88,11 @@ def _to_json(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checked(op: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of an operation, as they were read.
+    """Check the arguments of an operation and return them.
 
     Raises:
-        KeyError: there is no such operation.
-        ValueError: they are not its arguments.
+        KeyError: the operation is unknown.
+        ValueError: the operation has other arguments.
     """
     kinds = _ARGUMENTS[op]
     if set(kwargs) != set(kinds):

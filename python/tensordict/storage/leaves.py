@@ -1,4 +1,4 @@
-"""Tensors that are not plain memory, made so: what a save calls for the unusual ones."""
+"""Conversion of unusual tensors to plain memory, before they are saved."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ MSG_CONSOLIDATED = "{1} entries cannot be consolidated yet, but {0!r} is one."
 
 
 MSG_DTYPE = (
-    "tensors of {} cannot be saved as files, whose formats have no such dtype: save "
-    "their bytes, view(torch.uint8), or a checkpoint, which keeps every dtype."
+    "tensors of {} cannot be saved as files, whose formats have no such dtype: save their "
+    "bytes, view(torch.uint8), or save a checkpoint, which keeps every dtype."
 )
 
 _NAMES = (
@@ -49,18 +49,18 @@ _NAMES = (
     "float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2"
 )
 FILE_DTYPES = frozenset(name for name in _NAMES.split() if hasattr(torch, name))
-"""The names of the dtypes that tensors in files have."""
+"""The names of the dtypes that files can hold."""
 
 
 def has_file_dtype(tensor: torch.Tensor) -> bool:
-    """Return whether the formats of files have the dtype of a tensor."""
+    """Return whether files can hold the dtype of a tensor."""
     return str(tensor.dtype).removeprefix("torch.") in FILE_DTYPES
 
 
 def refuse_special(td: CollectionProtocol, message: str) -> None:
-    """Raise ``message`` with key and class of the first special entry without a file.
+    """Raise ``message`` with the key and the class of the first entry that is refused.
 
-    The formats have no word for such an entry: it would come back as a plain tensor.
+    The formats have no type for such an entry: it would load as a plain tensor.
     """
     if any(map(is_special_class, {*map(type, _rust.leaves(td))})):
         for key, value in td.items(True, True):
@@ -71,7 +71,7 @@ def refuse_special(td: CollectionProtocol, message: str) -> None:
 
 @contextmanager
 def naming_the_entry(td: CollectionProtocol) -> Iterator[None]:
-    """Say in the error of a save which entry cannot be saved."""
+    """Add the key of the entry that cannot be saved to the error of a save."""
     try:
         yield
     except (NotImplementedError, RuntimeError) as error:
@@ -84,9 +84,9 @@ def naming_the_entry(td: CollectionProtocol) -> Iterator[None]:
 
 
 def naming_the_target(error: OSError, target: str) -> OSError:
-    """The error of a save with the path that was asked for.
+    """Return the error of a save with the path that the caller has passed.
 
-    What could not be made is a directory above it, or one for the work beside it.
+    The path in the original error is a parent directory, or a work directory beside the target.
     """
     failed = error.filename
     if error.errno is None or not isinstance(failed, str) or failed == target:
@@ -94,12 +94,12 @@ def naming_the_target(error: OSError, target: str) -> OSError:
     is_above = os.path.commonpath([failed, target]) == failed
     if not is_above and not failed.endswith(".tdtmp"):
         return error
-    text = f"{error.strerror}: the save cannot be made"
+    text = f"{error.strerror}: the save cannot be written"
     return type(error)(error.errno, text, target)
 
 
 def _has_no_file(value: Any) -> bool:
-    """Return whether a tensor has no values, or some that no file has the form for."""
+    """Return whether a tensor has no values, or cannot be saved as a file."""
     is_dense = value.is_nested or value.layout == torch.strided
     if value.is_meta or value.is_quantized or not is_dense:
         return True
@@ -109,7 +109,7 @@ def _has_no_file(value: Any) -> bool:
 
 
 def _is_cut(value: Any) -> bool:
-    """Return whether a tensor's storage, or the file mapped there, is too short."""
+    """Return whether the storage of a tensor, or the file that it maps, is too short."""
     if value.is_nested or value.device.type != "cpu" or value.numel() == 0:
         return False
     reach = sum(
@@ -127,25 +127,25 @@ def _is_cut(value: Any) -> bool:
 
 
 def detach(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor over the memory of ``tensor``, whatever is put in the place of that."""
+    """Return a tensor over the memory of ``tensor`` that a later ``.data`` does not change."""
     with torch._C.DisableTorchFunction():
         return tensor.detach()
 
 
 def with_batch_dims(td: CollectionProtocol) -> Any:
-    """``td``, or a copy where the leaves without batch dims are ordinary ones.
+    """Return ``td``, or a copy in which unbatched tensors are ordinary tensors.
 
     Raises:
-        RuntimeError: such a leaf is not of the batch size that it would need then.
+        RuntimeError: the shape of an unbatched tensor does not begin with the batch size.
     """
     if not _has_shared(td):
         return td
-    made = td.clone(False)
+    result = td.clone(False)
     for key, value in list(td.items(True, True)):
         kind = kind_of(value)
         if kind is not None and kind.is_shared:
-            made.set(key, kind.plain(value))
-    return made
+            result.set(key, kind.plain(value))
+    return result
 
 
 def _has_shared(td: CollectionProtocol) -> bool:
@@ -155,9 +155,9 @@ def _has_shared(td: CollectionProtocol) -> bool:
 def prepare(
     tensor: torch.Tensor,
 ) -> tuple[torch.Tensor, str, list[int], str, bytes | None]:
-    """The values of any tensor as a tensor on the CPU without gaps.
+    """Return the values of any tensor as a contiguous CPU tensor, with its metadata.
 
-    As :func:`prepare_to_write`, but tensors of other devices are copied.
+    See :func:`prepare_to_write`. Here, tensors of other devices are copied to the CPU.
     """
     plain, device, shape, dtype, table = _described(tensor)
     return _on_cpu(plain), device, shape, dtype, table
@@ -166,20 +166,22 @@ def prepare(
 def prepare_to_write(
     tensor: torch.Tensor,
 ) -> tuple[torch.Tensor | DeviceReader, str, list[int], str, bytes | None]:
-    """The values of any tensor without gaps: on the CPU, or read as they are written.
+    """Return the values of any tensor as a contiguous CPU tensor or as a reader.
 
-    Transposed and expanded tensors are laid out row by row, conjugated and negated views
-    resolved, tensors that are spread over processes (``DTensor``) gathered. Those of
-    other devices stay where they are: a reader has their bytes.
+    Transposed and expanded tensors become contiguous, conjugated and negated views are
+    resolved, and a ``DTensor`` is gathered from all ranks. A tensor on another device stays
+    there: a reader copies its bytes while they are written.
 
     Returns:
-        The tensor or reader, the name of the original's device, its shape, its dtype, and for a
-        nested tensor its table of sizes (int64, row by row), else None. A nested tensor
-        is given flat, component after component, with the shape of its table.
+        The tensor or reader, the name of the tensor's device, its shape, its dtype, and for
+        a nested tensor its table of sizes (int64, row by row), else None. The items of a
+        nested tensor are flat, component after component, and the shape is the shape of
+        its table.
 
     Raises:
-        NotImplementedError: a meta tensor, which has no values, or a jagged one.
-        RuntimeError: a sparse tensor.
+        NotImplementedError: the tensor is jagged, quantized or on the meta device, or files
+            cannot hold its dtype.
+        RuntimeError: the tensor is sparse.
     """
     plain, device, shape, dtype, table = _described(tensor)
     values = DeviceReader([plain]) if is_elsewhere(plain) else _on_cpu(plain)
@@ -189,17 +191,17 @@ def prepare_to_write(
 def _described(
     tensor: torch.Tensor,
 ) -> tuple[torch.Tensor, str, list[int], str, bytes | None]:
-    """Return what is to be copied of a tensor, and its metadata."""
+    """Return the values of a tensor to copy, and its metadata."""
     tensor = tensor.detach()
     gather = getattr(tensor, "full_tensor", None)
     if gather is not None:
-        # A part of a tensor that is spread over processes, all of which save it.
+        # A DTensor. All ranks save it, so all of them gather it here.
         tensor = gather()
     device, dtype = str(tensor.device), str(tensor.dtype)
     if not (tensor.is_quantized or has_file_dtype(tensor)):
         raise NotImplementedError(MSG_DTYPE.format(dtype))
     if gather is not None:
-        # Now: every process gathers in the same order, and a device may not hold all.
+        # Move it to the CPU at once: the device may not hold all gathered tensors.
         tensor = tensor.cpu()
     if tensor.is_nested:
         table = nested_table(tensor)
@@ -220,11 +222,11 @@ def _described(
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """The values on the CPU without gaps, of a dtype that DLPack knows as we do."""
+    """Return the values as a contiguous CPU tensor with a dtype that DLPack supports."""
     plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
     if type(plain) is not torch.Tensor:
         plain = plain.as_subclass(torch.Tensor)
-    # Tensors of other dtypes are given as bytes.
+    # Dtypes that DLPack lacks become bytes.
     if not _has_known_dtype(plain):
         plain = plain.view(torch.uint8) if plain.ndim else plain[None].view(torch.uint8)
     return plain
@@ -233,11 +235,12 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 def describe(
     tensor: torch.Tensor,
 ) -> tuple[str, list[int], str, int, bytes | None]:
-    """Describe a tensor for the metadata, without reading its values.
+    """Return the metadata of a tensor, without reading its values.
 
     Returns:
-        The device, shape, dtype, number of items, and for a nested tensor its table of
-        sizes, whose shape is then given.
+        The device, the shape, the dtype and the number of items; and for a nested tensor its
+        table of sizes as bytes, else None. The shape of a nested tensor is the shape of its
+        table.
     """
     device, dtype = str(tensor.device), str(tensor.dtype)
     if not tensor.is_nested:
@@ -248,7 +251,7 @@ def describe(
 
 
 def nested_table(tensor: torch.Tensor) -> torch.Tensor:
-    """The table of sizes of a strided nested tensor: int64 ``[N, dims]``."""
+    """Return the table of sizes of a strided nested tensor: int64 ``[N, dims]``."""
     if tensor.layout != torch.strided:
         raise NotImplementedError(
             "nested tensors of the jagged layout cannot be saved as files: convert them "
@@ -259,9 +262,9 @@ def nested_table(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def flat_components(tensor: torch.Tensor) -> torch.Tensor:
-    """The items of a strided nested tensor, component after component: ``[N]``.
+    """Return the items of a strided nested tensor, component after component: ``[N]``.
 
-    It shares the memory where they lie so.
+    The result is a view if the tensor is contiguous, and a copy otherwise.
     """
     parts = tensor.unbind()
     if not parts:
@@ -273,7 +276,7 @@ def flat_components(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def nested_from_flat(flat: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """A strided nested tensor over flat memory, which it shares."""
+    """Return a strided nested tensor that shares flat memory."""
     sizes = table.clone()
     num_items = sizes.prod(1)
     strides = torch.ones_like(sizes)

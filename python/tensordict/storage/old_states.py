@@ -1,8 +1,8 @@
-"""State dicts of releases 0.2 to 0.8, in the form of those of today.
+"""State dicts of tensordict 0.2 to 0.8, converted to the present form.
 
-They have the batch size and the device of a collection beside its entries, and of a
-tensorclass one dictionary with its tensors and one with the rest. Today all of that is
-in the metadata.
+The old form holds the batch size and the device of a collection beside its entries. For a
+tensorclass it holds one dictionary with the tensors, and one with the rest. In the present form, all
+of this is in the metadata.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ OTHERS = "_non_tensordict"
 
 
 def is_field(name: str) -> bool:
-    """Return whether a dotted name is that of a batch size or a device."""
+    """Return whether a dotted name is the name of a batch size or a device."""
     return name.rpartition(".")[2] in (BATCH_SIZE, DEVICE)
 
 
 def as_of_today(td: object, state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a state in the form of today: itself, if nothing of it is old.
+    """Return a state in the present form: ``state`` itself, if it is not old.
 
     Args:
-        td: the collection that it is for, whose entries are never taken for fields.
-            None where there is none.
-        state: a state dict, which is not changed.
+        td: the collection that loads the state, or None. Its entries are never taken for
+            fields of the old form.
+        state: a state dict. It is not changed.
     """
     entries = td._sample_entries() if isinstance(td, CollectionProtocol) else {}
-    about: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     values: dict[str, Any] = dict(state.items())
     fields = values.get(OTHERS)
     if TENSORS in values and isinstance(fields, Mapping) and TENSORS not in entries:
         # The state of a tensorclass, or of non-tensor data.
         del values[OTHERS]
         values.update(values.pop(TENSORS).items())
-        about["_non_tensor"] = dict(fields)
+        metadata["_non_tensor"] = dict(fields)
         if "data" in fields and getattr(td, "_is_non_tensor", td is None):
-            about["_non_tensor"]["_is_non_tensor"] = True
-            about["_type"] = "NonTensorData"
+            metadata["_non_tensor"]["_is_non_tensor"] = True
+            metadata["_type"] = "NonTensorData"
     if BATCH_SIZE in values and BATCH_SIZE not in entries:
-        about["batch_size"] = torch.Size(values.pop(BATCH_SIZE))
-        about["device"] = values.pop(DEVICE, None)
+        metadata["batch_size"] = torch.Size(values.pop(BATCH_SIZE))
+        metadata["device"] = values.pop(DEVICE, None)
     found = {
         key: as_of_today(entries.get(key), value)
         if isinstance(value, Mapping)
         else value
         for key, value in values.items()
     }
-    if not about and all(found[key] is values[key] for key in values):
+    if not metadata and all(found[key] is values[key] for key in values):
         return state
     new: Any = OrderedDict(found)
     new._metadata = getattr(state, "_metadata", None) or OrderedDict()
-    if about:
-        new._metadata = OrderedDict({**new._metadata, "": about})
+    if metadata:
+        new._metadata = OrderedDict({**new._metadata, "": metadata})
     return new

@@ -1,8 +1,8 @@
-"""Pickle tensors as buffers, by protocol 5: out of the pickle where its maker wants them.
+"""Tensors pickled as buffers, by protocol 5: a pickler may transfer them outside of the pickle.
 
-torch pickles a tensor with all of its storage, copied several times. Here a tensor is the
-bytes that it sees, which a pickler with ``buffer_callback`` is given without a copy, and which
-are taken over without a copy when they are read. Ray, Dask and the like use that.
+torch pickles a tensor with its whole storage, and copies it several times. Here, a tensor is the
+bytes that it views. A pickler with ``buffer_callback`` receives them without a copy, and the reader
+uses them without a copy. Ray and Dask, for example, do so.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class _Leaf:
         spans = zip(size, stride, strict=True)
         count = 1 + sum((length - 1) * step for length, step in spans)
         if count > tensor.numel():
-            # There are gaps, whose bytes are nobody's business.
+            # The tensor is not dense: leave out the bytes that it does not view.
             tensor = tensor.contiguous()
             stride = tensor.stride()
             count = tensor.numel()
-        seen = torch.empty(0, dtype=torch.uint8).set_(
+        content = torch.empty(0, dtype=torch.uint8).set_(
             tensor.untyped_storage(),
             tensor.storage_offset() * tensor.element_size(),
             (count * tensor.element_size(),),
             (1,),
         )
-        array: Any = seen.numpy()
+        array: Any = content.numpy()
         return _rebuild_leaf, (
             pickle.PickleBuffer(array),
             self.tensor.dtype,
@@ -55,8 +55,7 @@ class _Leaf:
 
 
 _leaves: weakref.WeakValueDictionary[int, _Leaf] = weakref.WeakValueDictionary()
-"""The substitutes for tensors in the pickle that is being made, so that each is there
-once."""
+"""The substitutes for tensors in the current pickle, so that each tensor is pickled once."""
 
 
 def _leaf_of(value: object) -> Any:
@@ -69,7 +68,10 @@ def _leaf_of(value: object) -> Any:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor is nothing but numbers in the memory of this machine."""
+    """Return whether a tensor is a dense CPU tensor and nothing more.
+
+    Such a tensor requires no grad, is neither conjugated nor negated, and has no attributes.
+    """
     return (
         tensor.device.type == "cpu"
         and special.is_strided(tensor)
@@ -81,7 +83,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def with_buffers(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return the arguments that make a collection again, with buffers for tensors."""
+    """Return the arguments that rebuild a collection, with buffers for tensors."""
     first, second = arguments
     if isinstance(second, torch.Tensor):
         # The buffer of a consolidated collection.
@@ -96,10 +98,10 @@ def with_buffers(arguments: tuple[Any, Any]) -> tuple[Any, Any]:
 def _rebuild_leaf(
     buffer: Any, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...]
 ) -> torch.Tensor:
-    """A tensor over a buffer.
+    """Return a tensor over a buffer.
 
-    Bytes are copied, since nothing may change them. Other buffers that are read-only, as
-    those of Ray's object store, are taken as they are: reading them needs no copy.
+    A ``bytes`` object is copied, because Python forbids changing it. Other read-only buffers,
+    for example of Ray's object store, are used without a copy.
     """
     view = memoryview(buffer)
     if view.nbytes == 0:
@@ -108,14 +110,14 @@ def _rebuild_leaf(
         view = memoryview(bytearray(view))
     array = np.frombuffer(view, np.uint8)
     if view.readonly:
-        # torch warns of every such array, and has no tensors that are read-only.
+        # torch has no read-only tensors, and warns of every read-only array.
         array = np.asarray(_Writable(array))
     storage = torch.from_numpy(array).untyped_storage()
     return torch.empty(0, dtype=dtype).set_(storage, 0, size, stride)
 
 
 class _Writable:
-    """An array over the memory of another one, which does not say that it is read-only."""
+    """An array over the memory of another array, without the mark "read-only"."""
 
     def __init__(self, array: Any) -> None:
         self._array = array

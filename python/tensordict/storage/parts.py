@@ -1,8 +1,8 @@
-"""A part of a collection, the view ``_SubTensorDict``, as a directory.
+"""A view ``_SubTensorDict`` as a directory.
 
-The directory ``_source`` holds the whole collection, ``meta.json`` the index of the part.
-Numbers, booleans and None stand for themselves there; anything else is a list that
-begins with its kind: ``["slice", {"start": 0, "stop": 2, "step": null}]``.
+The subdirectory ``_source`` holds the whole source, and ``meta.json`` the index of the view. In the
+index, numbers, booleans and None are JSON values. Anything else is a list that begins with its
+kind: ``["slice", {"start": 0, "stop": 2, "step": null}]``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SOURCE = "_source"
 
 
 def plan_part(part: Any, plan: Any, level: int) -> None:
-    """Add a part to a level of a plan: its whole source, and its index."""
+    """Add a view to a level of a plan: its whole source, and its index."""
     ((_, child_level, source),) = plan.add_entries(level, {_SOURCE: part._source})
     source._save_plan(plan, child_level)
     cls = type(part)
@@ -38,7 +38,7 @@ def plan_part(part: Any, plan: Any, level: int) -> None:
 
 
 def saved_part(part: Any, leaves: SavedTensors, directory: Any) -> Any:
-    """The same part of the saved source."""
+    """Return the same view of the saved source."""
     child = None if directory is None else directory.child(_SOURCE)
     saved = type(part)(part._source._saved(leaves, child, False), part.idx)
     saved._is_memmap = True
@@ -47,10 +47,10 @@ def saved_part(part: Any, leaves: SavedTensors, directory: Any) -> Any:
 
 
 def load_part(cls: type, path: SavedPath, options: Any) -> Any:
-    """Make the part that a directory holds.
+    """Load the view in a directory.
 
     Raises:
-        ValueError: its metadata has no index that can be read.
+        ValueError: the metadata has no valid index.
     """
     from tensordict.storage.layouts.directory import load_directory
 
@@ -58,7 +58,7 @@ def load_part(cls: type, path: SavedPath, options: Any) -> Any:
     try:
         index = _from_json(fields["index"])
     except (KeyError, TypeError, ValueError) as error:
-        msg = f"{path / 'meta.json'} holds no index of a part: {error!r}."
+        msg = f"{path / 'meta.json'} has no valid index of a view: {error!r}."
         raise ValueError(msg) from error
     return cls(load_directory(path / _SOURCE, options), index)
 
@@ -90,7 +90,7 @@ def _from_json(value: object) -> Any:
         return slice(*bounds) if kind == "slice" else range(*bounds)
     if kind == "tensor":
         tensor = torch.tensor(rest[0])
-        # One without elements does not tell its dtype.
+        # The dtype of an empty list is unknown: an index needs int64.
         return tensor if tensor.numel() else tensor.long()
     msg = f"unknown kind of index {kind!r}"
     raise ValueError(msg)

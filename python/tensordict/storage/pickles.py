@@ -1,11 +1,11 @@
-"""Pickles that tensordict 0.15 reads, and reading those that it wrote.
+"""Pickles in the format of tensordict 0.15, written and read.
 
-A dense collection is pickled as a call of :func:`_make_td` with its class and its
-instance dictionary, less what belongs to this process: write-back of a ``with`` block,
-caches, and the weak references of locks. A locked collection is locked again on load.
+A dense collection is pickled as a call of :func:`_make_td` with its class and its instance
+dictionary. The dictionary lacks the state of this process: the write-back of a ``with`` block,
+caches, and the weak references of locks. A locked collection is locked again when it is loaded.
 
-Everything here has ``tensordict._reductions`` or ``tensordict.utils`` as its module:
-pickles name it there.
+The functions here have the module ``tensordict._reductions`` or ``tensordict.utils``, because
+pickles name them there.
 """
 
 from __future__ import annotations
@@ -36,30 +36,28 @@ _OF_THIS_PROCESS = frozenset(
         "_locked_schema",
     }
 )
-"""The names in an instance dictionary, of ours or of tensordict 0.15, that are not
-restored."""
+"""The attributes of this package and of tensordict 0.15 that are not restored."""
 
 _ALWAYS = ["_tensordict", "_batch_size", "_device", "_td_dim_names"]
-"""The state of a dense collection, nothing of which belongs to this process."""
+"""The attributes that the pickle of every dense collection holds."""
 
 _OF_A_COLLECTION = frozenset(
     {*_ALWAYS, "_is_locked", "_is_memmap", "_is_shared", "_memmap_prefix"}
 )
-"""The attributes that a dense collection has for itself; a program has set all
-others."""
+"""The attributes of a dense collection. Other attributes were set by a program."""
 
 _TOLD_BY_MEMBERS = ("_is_memmap", "_is_shared")
-"""The attributes that a collection that is not dense reads off its members."""
+"""The attributes that a lazy stack or view computes from its members."""
 
 _INSTALLED: set[type] = set()
 """The collections that are pickled as a call of :func:`_make_td`."""
 
 _StringOnlyDict = dict
-"""The dictionary class that pickles of some releases name for ``_tensordict``."""
+"""The class of ``_tensordict`` in pickles of some versions."""
 
 
 class _LockedSchema(NamedTuple):
-    """The lock as the pickles of tensordict 0.15 have it; ignored on load."""
+    """The lock in pickles of tensordict 0.15. It is ignored when loading."""
 
     keys: tuple[str, ...]
 
@@ -68,28 +66,31 @@ _LockedSchema.__module__ = "tensordict.utils"
 
 
 def state_of(td: CollectionProtocol) -> dict[str, Any]:
-    """The part of the instance dictionary that outlives the process."""
+    """Return the part of the instance dictionary that other processes can use."""
     state = td.__dict__.copy()
     if len(state) > len(_ALWAYS):
         for name in _OF_THIS_PROCESS.intersection(state):
             del state[name]
         if not td._is_dense:
-            # The release cannot set these.
+            # The published package cannot set these.
             for name in _TOLD_BY_MEMBERS:
                 state.pop(name, None)
     return state
 
 
 def typed_state_of(td: CollectionProtocol, plain_type: Any) -> dict[str, Any]:
-    """The state of a collection with declared keys: a plain one, as ``_source``.
+    """Return the state of a collection with declared keys, as tensordict 0.15 writes it.
 
-    tensordict 0.15 has it so. Attributes that a program has set stand beside it.
+    ``_source`` is a plain collection. Attributes that a program has set are beside it.
     """
     state = state_of(td)
     source = plain_type.__new__(plain_type)
-    inside = {name: state.pop(name) for name in _OF_A_COLLECTION.intersection(state)}
-    # In the order of `new`, which `_make_td` knows.
-    source.__dict__.update({name: inside.pop(name) for name in _ALWAYS}, **inside)
+    attributes = {
+        name: state.pop(name) for name in _OF_A_COLLECTION.intersection(state)
+    }
+    # In the order of the arguments of `_rust.new`, for the short way of `_make_td`.
+    ordered = {name: attributes.pop(name) for name in _ALWAYS}
+    source.__dict__.update(ordered, **attributes)
     return {"_source": source, **state}
 
 
@@ -98,17 +99,17 @@ def restore_typed(td: Any, state: dict[str, Any]) -> None:
     if "_source" not in state:
         restore(td, state)
         return
-    made = type(td).from_tensordict(state["_source"], check=False)
-    if not made._is_dense:
-        td.__class__ = type(made)
-    td.__dict__ = made.__dict__
+    restored = type(td).from_tensordict(state["_source"], check=False)
+    if not restored._is_dense:
+        td.__class__ = type(restored)
+    td.__dict__ = restored.__dict__
     for name, value in state.items():
         if name != "_source" and name not in _OF_THIS_PROCESS:
             object.__setattr__(td, name, value)
 
 
 def restore(td: CollectionProtocol, state: dict[str, Any]) -> None:
-    """Fill an instance from the state of a pickle, ours or one of tensordict 0.15."""
+    """Fill an instance from the state of a pickle, also of tensordict 0.15."""
     state = {k: v for k, v in state.items() if k not in _OF_THIS_PROCESS}
     locked = state.pop("_is_locked", False)
     if td._is_dense:
@@ -123,8 +124,8 @@ def restore(td: CollectionProtocol, state: dict[str, Any]) -> None:
 
 
 def _make_td(cls: Any, state: dict[str, Any]) -> Any:
-    """A collection of type ``cls`` from a pickle's state."""
-    # Most states are these four attributes, in the order of `new`.
+    """Return a collection of type ``cls`` from the state of a pickle."""
+    # Most states hold these four attributes only, in the order of `_rust.new`'s arguments.
     if cls in _INSTALLED and [*state] == _ALWAYS and state["_td_dim_names"] is None:
         return _rust.new(cls, *state.values())
     td = cls.__new__(cls)
@@ -135,7 +136,7 @@ def _make_td(cls: Any, state: dict[str, Any]) -> Any:
 def _rebuild_tensordict_files_consolidated(
     metadata: dict[str, Any], storage: torch.Tensor
 ) -> Any:
-    """A consolidated collection of its description and its buffer."""
+    """Return a consolidated collection from its description and its buffer."""
     from tensordict.storage.layouts import consolidated
 
     return consolidated.rebuild(metadata, storage)
@@ -156,11 +157,10 @@ def _reduce_td(data: Any) -> tuple[Any, ...]:
 
 
 def _reduce_to_process(data: Any) -> tuple[Any, ...]:
-    """Reduce a collection for another process: all leaves in one shared memory.
+    """Reduce a collection for another process, and move its leaves to shared memory.
 
-    As torch does with a tensor, this moves the leaves there: both processes then see what
-    either writes. Where that would take most of the descriptors of a process, since the
-    leaves are parts of many tensors, a copy is sent.
+    As with tensors in torch, both processes then see each other's writes. If the leaves are
+    views of too many storages, each of which would need a descriptor, a copy is sent.
     """
     if data._consolidated is not None:
         _leave_descriptors(data)
@@ -176,13 +176,13 @@ def _reduce_to_process(data: Any) -> tuple[Any, ...]:
 
 
 def _leave_descriptors(data: Any) -> None:
-    """Let a batch of a worker take no descriptor, unless it says that it is shared."""
+    """Let the leaves of a batch from a worker take no descriptor, unless it is shared."""
     if not data._is_shared:
         processes.leave_descriptors(_rust.leaves(data))
 
 
 def _reduce_part(part: Any) -> tuple[Any, ...]:
-    """Reduce what shows a file for another process, as its entries where they are sent."""
+    """Reduce a view of a file for another process: as its entries, or as the file."""
     data = part._data_to_send()
     if data is not None:
         return _reduce_to_process(data)
@@ -190,13 +190,13 @@ def _reduce_part(part: Any) -> tuple[Any, ...]:
 
 
 def _reduce_ex(data: Any, protocol: Any) -> tuple[Any, ...]:
-    """``__reduce_ex__`` of the collections that are installed.
+    """``__reduce_ex__`` of the installed classes.
 
-    From protocol 5 on, the bytes of leaves are buffers, which a pickler may leave out of
-    the pickle (:mod:`~tensordict.storage.out_of_band`).
+    From protocol 5 on, the bytes of leaves are buffers, which a pickler may transfer outside
+    of the pickle (:mod:`~tensordict.storage.out_of_band`).
     """
     if type(data) not in _INSTALLED:
-        # A subclass may have `__reduce__` or `__getstate__` of its own.
+        # A subclass may override `__reduce__` or `__getstate__`.
         found: Any = object.__reduce_ex__(data, protocol)
         return found
     make, arguments = _reduce_td(data)
@@ -210,10 +210,10 @@ for _target in (_make_td, _reduce_td, _rebuild_tensordict_files_consolidated):
 
 
 def install(*classes: type) -> None:
-    """Let collections be pickled by :func:`_reduce_td`.
+    """Let classes of collections be pickled by :func:`_reduce_td`.
 
-    Subclasses are not: they go through ``__getstate__`` and ``__setstate__`` by
-    themselves, and may override both.
+    Subclasses are not included: they use ``__getstate__`` and ``__setstate__``, and may override
+    both.
     """
     _INSTALLED.update(classes)
     for cls in classes:
@@ -229,15 +229,14 @@ def install(*classes: type) -> None:
 
 
 def send_as_data(cls: type) -> None:
-    """Let what shows a file go to other processes as ``_data_to_send`` says."""
+    """Let views of files be sent to other processes as ``_data_to_send`` returns them."""
     ForkingPickler.register(cls, _reduce_part)
 
 
 def allow(*named: Any) -> None:
-    """Let ``torch.load(weights_only=True)`` read pickles that name these.
+    """Let ``torch.load(weights_only=True)`` read pickles that name these objects.
 
     Args:
-        named: classes and functions, or pairs of one and the name that pickles have
-            for it.
+        named: classes and functions, or pairs of an object and its name in pickles.
     """
     torch.serialization.add_safe_globals(list(named))

@@ -1,4 +1,4 @@
-"""Loading into memory: files read in parallel, and checked, instead of mapped."""
+"""Loading into memory: files are read in parallel and checked, instead of mapped."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["gets_copies", "read_copies", "read_into"]
 def read_into(
     root: SavedPath, loaded: CollectionProtocol, out: object, num_threads: int
 ) -> None:
-    """Read the files of ``loaded`` into the tensors of ``out`` that can take them.
+    """Read the files of ``loaded`` into the tensors of ``out``.
 
-    Those tensors then are the entries of ``loaded``: plain tensors of the CPU, without
-    gaps, of the shape and dtype that were saved. Other entries stay mapped.
+    A tensor of ``out`` is filled if it is a plain, contiguous CPU tensor of the saved shape
+    and dtype. It becomes the entry of ``loaded``. Other entries stay mapped.
 
     Args:
         root: the opened directory of the save.
-        loaded: what was loaded from it.
-        out: a collection.
+        loaded: the collection loaded from the directory.
+        out: the collection to fill.
         num_threads: the most threads.
 
     Raises:
-        RuntimeError: a file is damaged. Tensors of ``out`` are then written to in part.
+        RuntimeError: a file is damaged. Some tensors of ``out`` are overwritten then.
     """
     reading = _Reading(root, num_threads)
     reading.add(loaded, out, ())
@@ -43,7 +43,7 @@ def read_copies(root: SavedPath, loaded: CollectionProtocol, num_threads: int) -
     """Read the files of ``loaded`` into new tensors, which become its entries.
 
     Returns:
-        Whether all were read, and so compared with their checksums.
+        Whether all files were read, and so compared with their checksums.
 
     Raises:
         RuntimeError: a file is damaged.
@@ -55,15 +55,15 @@ def read_copies(root: SavedPath, loaded: CollectionProtocol, num_threads: int) -
 
 
 def gets_copies(out: Any) -> bool:
-    """Return whether ``out``, or a part of it, copies what is loaded to own memory."""
+    """Return whether ``out``, or a part of it, copies loaded values to its own memory."""
     return out is not None and any(
-        not (each._is_dense or each._is_non_tensor or _parts(each))
-        for each in (out, *_rust.containers(out))
+        not (part._is_dense or part._is_non_tensor or _parts(part))
+        for part in (out, *_rust.containers(out))
     )
 
 
 def _parts(td: CollectionProtocol) -> dict[str, Any]:
-    """Split a tensorclass or a lazy stack into its parts, by their names in paths."""
+    """Return the tensordict of a tensorclass or the members of a lazy stack, by name."""
     if td._is_non_tensor:
         return {}
     if is_tensorclass(td):
@@ -73,23 +73,23 @@ def _parts(td: CollectionProtocol) -> dict[str, Any]:
 
 
 class _Reading:
-    """Files to be read, and where their values go."""
+    """The files to read, and the tensors to fill."""
 
     def __init__(self, root: SavedPath, num_threads: int) -> None:
         self.save: Any = root.save
         self.num_threads = num_threads
         self.wanted: list[tuple[str, str, torch.Tensor]] = []
         self.places: list[tuple[dict[str, Any], str, torch.Tensor]] = []
-        # Two keys may have one tensor, which cannot take the values of both.
+        # Two keys may share one tensor, which cannot hold the values of both.
         self.taken: set[int] = set()
         self.has_more = False
 
     def add(self, loaded: CollectionProtocol, out: Any, path: tuple[str, ...]) -> None:
         parts = _parts(loaded)
         if parts:
-            own = dict.fromkeys(parts) if out is None else _parts(out)
-            for name, part in parts.items() if own.keys() == parts.keys() else ():
-                self.add(part, own[name], (*path, name) if name else path)
+            targets = dict.fromkeys(parts) if out is None else _parts(out)
+            for name, part in parts.items() if targets.keys() == parts.keys() else ():
+                self.add(part, targets[name], (*path, name) if name else path)
             return
         if not loaded._is_dense or not (out is None or out._is_dense):
             self.has_more |= not loaded._is_non_tensor
@@ -110,7 +110,7 @@ class _Reading:
                 continue
             self.taken.add(present.data_ptr())
             name = repr((*path, key)) if path else repr(key)
-            # The engine knows bytes; DLPack does not know every dtype.
+            # As bytes, because DLPack does not support every dtype.
             content = present.reshape(-1).view(torch.uint8)
             self.wanted.append((name, value.filename, content))
             self.places.append((entries, key, present))

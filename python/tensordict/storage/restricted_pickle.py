@@ -1,11 +1,11 @@
-"""The pickles of saves; those that nobody said to trust are read without being run.
+"""An unpickler for saves that may come from others: it reads data and runs no code.
 
-A pickle is a program: it names functions and has them called. Here it gets the values
-that plain data is made of, and instances of classes that this process knows already, made
-as :mod:`copy` makes them: by ``__new__`` of a builtin type and the attributes that were
-kept. Times of pandas and of this package, and time zones, are made, too: their modules are
-imported. Nothing else is imported, and nothing else is called: a pickle that asks for more
-is refused, with what it asks for.
+A pickle is a program that names functions and calls them. This unpickler creates the values of
+plain data, and instances of classes that this process has imported already. It creates instances
+as :mod:`copy` does: by ``__new__`` of a builtin type, and the saved attributes. It also creates
+times of pandas and of this package, and time zones: it imports their modules. It imports nothing
+else and calls nothing else: a pickle that asks for more is refused with an error that names the
+object.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ MSG_PICKLE = (
 MSG_DEFAULT = (
     " Starting with TensorDict 0.17, the default will change to refusing such files."
 )
-MSG_REFUSED = "{}: {}. Pass allow_pickle=True to have it run, if you trust the file."
+MSG_REFUSED = "{}: {}. Pass allow_pickle=True to run it, if you trust the file."
 
 
 class RefusedPickleError(pickle.UnpicklingError):
-    """A pickle asks for more than data."""
+    """An error for a pickle that asks for more than data."""
 
 
 def read_pickle(file: SavedPath, allow_pickle: bool | None) -> Any:
-    """The value of a pickle of a save.
+    """Return the value of a pickle in a save.
 
     Args:
         file: the pickle.
-        allow_pickle: whether it may run code. By default what plain data needs is read,
-            with a warning, and nothing is run.
+        allow_pickle: whether the pickle may run code. None reads plain data with a
+            warning, and runs no code. False refuses every pickle.
 
     Raises:
-        RuntimeError: it is not allowed, or asks for more than data.
+        RuntimeError: the pickle is not allowed, or asks for more than data.
     """
     if allow_pickle is False:
         raise RuntimeError(MSG_PICKLE.format(file))
@@ -77,13 +77,13 @@ def read_pickle(file: SavedPath, allow_pickle: bool | None) -> Any:
 
 
 def loads(content: bytes) -> Any:
-    """The value of a pickle of data.
+    """Return the value of a pickle of data.
 
     Raises:
-        RefusedPickleError: it asks for a call, or for something that is not known here.
+        RefusedPickleError: the pickle asks for a call, or names an unknown object.
     """
     try:
-        # The fast reader knows builtin types alone, which nothing can change.
+        # The fast reader knows only builtin types, whose attributes cannot be replaced.
         return _BuiltinReader(io.BytesIO(content)).load()
     except _UnknownError:
         return _Reader(io.BytesIO(content)).load()
@@ -112,7 +112,7 @@ def _zone(key: str, from_cache: bool) -> zoneinfo.ZoneInfo:
 
 
 def _method_of_zones(*args: object) -> Any:
-    """Return what ``getattr`` gives in the pickles of time zones."""
+    """Return the function that ``getattr`` returns in pickles of time zones."""
     if args != (zoneinfo.ZoneInfo, "_unpickle"):
         msg = "it calls builtins.getattr"
         raise RefusedPickleError(msg)
@@ -139,7 +139,7 @@ _TYPES: tuple[type, ...] = (
 )
 
 _KNOWN: dict[str, Any] = {
-    **{f"{each.__module__}.{each.__qualname__}": each for each in _TYPES},
+    **{f"{cls.__module__}.{cls.__qualname__}": cls for cls in _TYPES},
     **dict(_numpy_functions()),
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch.storage._load_from_bytes": _tensor_storage,
@@ -155,17 +155,17 @@ _TIMES = frozenset(
         "tensordict.interop.tables.times.NanosecondTime",
     }
 )
-"""The makers of times with nanoseconds. A module of theirs is imported when a pickle names it."""
+"""The functions that create times with nanoseconds. Their module is imported when it is needed."""
 
 _WITH_STATE = (np.ndarray, np.dtype, uuid.UUID)
-"""The types whose own way to set a state is data alone."""
+"""The types whose ``__setstate__`` only sets data."""
 
 _OWN_CLASSES = {"tensordict.nn.params.TensorDictParams": "TensorDictParams"}
-"""Classes of this package by the paths of release 0.15, which are not imported at the start."""
+"""Classes of this package by their paths in tensordict 0.15. Their modules are imported late."""
 
 _CALLABLE = frozenset(map(id, [*_KNOWN.values(), _zone]))
 _IMMUTABLE_TYPE = 1 << 8
-"""The flag of types whose attributes nothing can set."""
+"""The flag of types whose attributes cannot be set."""
 
 
 def _is_immutable(value: object) -> bool:
@@ -175,11 +175,11 @@ def _is_immutable(value: object) -> bool:
 
 
 class _UnknownError(Exception):
-    """The fast reader met a name that it does not know."""
+    """An error for a name that the fast reader does not know."""
 
 
-def _today(module: str, name: str) -> tuple[str, str]:
-    """The name of today of what early protocols name as Python 2 did."""
+def _python3_name(module: str, name: str) -> tuple[str, str]:
+    """Return the Python 3 name of an object that early protocols name as Python 2 did."""
     if (module, name) in _compat_pickle.NAME_MAPPING:
         return _compat_pickle.NAME_MAPPING[module, name]
     return _compat_pickle.IMPORT_MAPPING.get(module, module), name
@@ -187,35 +187,35 @@ def _today(module: str, name: str) -> tuple[str, str]:
 
 class _BuiltinReader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        known = _KNOWN.get(".".join(_today(module, name)))
-        if known is None or not _is_immutable(known):
+        builtin = _KNOWN.get(".".join(_python3_name(module, name)))
+        if builtin is None or not _is_immutable(builtin):
             raise _UnknownError
-        return known
+        return builtin
 
 
 # Instances of other classes -------------------------------------------------------------
 
 _PLAIN_NEW: set[Any] = {
-    each.__new__
-    for each in (object, tuple, list, dict, set, frozenset, str, bytes, int, float)
+    cls.__new__
+    for cls in (object, tuple, list, dict, set, frozenset, str, bytes, int, float)
 }
 
 
-# The form of the reader that is written in Python, of which annotations know nothing.
+# The unpickler of the standard library that is written in Python. It has no annotations.
 _PythonUnpickler: Any = pickle._Unpickler
 
 
 class _Reader(_PythonUnpickler):  # type: ignore[misc]
-    """A reader of instances, which it makes and fills itself."""
+    """An unpickler that creates and fills instances itself."""
 
     def __init__(self, file: Any) -> None:
         super().__init__(file)
-        # Objects made here, kept so that no other object gets their number.
+        # The objects created here. Keeping them prevents that another gets the same id.
         self._made: dict[int, Any] = {}
         self._callable: set[int] = set()
 
     def find_class(self, module: str, name: str) -> Any:
-        module, name = _today(module, name)
+        module, name = _python3_name(module, name)
         full = f"{module}.{name}"
         if full in _KNOWN:
             return _KNOWN[full]
@@ -228,25 +228,25 @@ class _Reader(_PythonUnpickler):  # type: ignore[misc]
             raise RefusedPickleError(msg)
         found: Any = sys.modules[module]
         for part in name.split("."):
-            # Not by `getattr`, for which modules and classes can have functions.
+            # Not `getattr`: it could run a `__getattr__` of the module or class.
             if part not in vars(found):
-                msg = f"it names {full}, which is not there"
+                msg = f"it names {full}, which does not exist"
                 raise RefusedPickleError(msg)
             found = vars(found)[part]
         return found
 
     def _maker_of_times(self, module: str, name: str) -> Any:
         try:
-            made = getattr(importlib.import_module(module), name)
+            maker = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
-            msg = f"it names {module}.{name}, which is not there: {error}"
+            msg = f"it names {module}.{name}, which does not exist: {error}"
             raise RefusedPickleError(msg) from error
-        self._callable.add(id(made))
-        return made
+        self._callable.add(id(maker))
+        return maker
 
     def _keep(self) -> None:
-        made = self.stack[-1]
-        self._made[id(made)] = made
+        value = self.stack[-1]
+        self._made[id(value)] = value
 
     def _checked_call(self) -> None:
         called = self.stack[-2]
@@ -258,7 +258,7 @@ class _Reader(_PythonUnpickler):  # type: ignore[misc]
         self._keep()
 
     def _checked_new(self, cls: type, load: Callable[[], None]) -> None:
-        # The `__new__` of a named tuple calls that of tuples.
+        # The `__new__` of a named tuple calls the `__new__` of tuple.
         is_plain = isinstance(cls, type) and (
             cls.__new__ in _PLAIN_NEW
             or id(cls) in _CALLABLE
@@ -300,11 +300,13 @@ class _Reader(_PythonUnpickler):  # type: ignore[misc]
         load()
 
     def _refused(self) -> None:
-        msg = "it is of an early protocol of pickles, or names what is outside of it"
+        msg = (
+            "it uses an early pickle protocol, or refers to data outside of the pickle"
+        )
         raise RefusedPickleError(msg)
 
 
-# The methods by the opcodes that they stand for, which the base class looks up here.
+# The base class looks up here which method handles an opcode.
 _Reader.dispatch = {
     **_PythonUnpickler.dispatch,
     pickle.REDUCE[0]: _Reader._checked_call,

@@ -1,8 +1,8 @@
-"""Non-tensor values as directories: ``meta.json``, and a pickle of what JSON cannot say.
+"""Non-tensor data as directories: ``meta.json``, and a pickle of values that JSON cannot hold.
 
-The files are those of tensordict 0.15. What it loses on the way is noted in a file
-of ours, which it does not read: where tuples, sizes and ordered dicts stood, and the
-batch size of a value that is saved alone.
+The files are those of tensordict 0.15, which loses some information. A further file, which
+tensordict 0.15 does not read, holds it: the places of tuples, ``torch.Size`` and ordered dicts, and
+the batch size of non-tensor data that is saved alone.
 """
 
 from __future__ import annotations
@@ -53,35 +53,34 @@ PYTREE_TYPES: dict[str, type[Any]] = {
     "list": list,
     "tuple": tuple,
 }
-"""The classes that :meth:`from_pytree` notes, by the names that files have for them."""
+"""The classes that :meth:`from_pytree` notes, by their names in files."""
 
 NOTED_TYPES: dict[str, type[Any]] = {
     "sizes": torch.Size,
     "tuples": tuple,
     "ordered": OrderedDict,
 }
-"""The types that JSON turns into lists and dicts, by the names under which they are
-noted."""
+"""The types that JSON turns into lists and dicts, by their names in the notes."""
 
-MSG_COLUMN = "{} names the file {!r} for its non-tensor data, which is not such a file."
+MSG_COLUMN = "{} is damaged: it names the file {!r} for its non-tensor data, instead of 'pickle.pkl'."
 
 
 # Saving -------------------------------------------------------------------------------
 
 
-def plan_value(held: Any, plan: Any, level: int) -> None:
-    """Add one value, or one of metadata, to a level of a plan."""
+def plan_value(non_tensor: Any, plan: Any, level: int) -> None:
+    """Add non-tensor data with one value, or metadata, to a level of a plan."""
     if not getattr(plan, "has_files", True):
         return
-    fields: dict[str, Any] = {"_type": registry.type_text(type(held))}
+    fields: dict[str, Any] = {"_type": registry.type_text(type(non_tensor))}
     pickled: dict[str, Any] = {}
-    for name, value in (("data", held.data), ("_metadata", held._metadata)):
+    for name, value in (("data", non_tensor.data), ("_metadata", non_tensor._metadata)):
         (fields if is_jsonable(value) else pickled)[name] = value
     fields["_is_non_tensor"] = True
     text = json.dumps(fields)
     notes: dict[str, Any] = typed_paths(fields.get("data"))
-    if not level and held.batch_size:
-        notes["batch_size"] = list(held.batch_size)
+    if not level and non_tensor.batch_size:
+        notes["batch_size"] = list(non_tensor.batch_size)
     if pickled:
         content = _pickle_of(pickled)
         plan.add_file(level, OTHER, content)
@@ -95,7 +94,7 @@ def plan_value(held: Any, plan: Any, level: int) -> None:
 
 
 def plan_column(stack: Any, plan: Any, level: int) -> None:
-    """Add a value for each element to a level of a plan: one list of all."""
+    """Add non-tensor data with one value for each element to a level of a plan, as a list."""
     if not getattr(plan, "has_files", True):
         return
     cls = type(stack)
@@ -119,7 +118,7 @@ def plan_column(stack: Any, plan: Any, level: int) -> None:
         plan.add_file(level, COLUMN, _pickle_of(data))
         fields["data"] = COLUMN
     size = list(stack.batch_size)
-    # With several dims, or lists as values, the data do not tell which is which.
+    # With several batch dimensions, or lists as values, the nested lists are ambiguous.
     if len(size) > 1 or any(isinstance(value, (list, tuple)) for value in flat):
         notes["batch_size"] = size
     text = json.dumps(fields, separators=(",", ":"))
@@ -127,9 +126,9 @@ def plan_column(stack: Any, plan: Any, level: int) -> None:
     plan.close_level_as(level, text)
 
 
-def saved_values(held: Any, directory: Any, inplace: bool) -> Any:
-    """Return what stands for saved values: ``held`` itself, or one like it."""
-    saved = held if inplace else held._twin()
+def saved_values(non_tensor: Any, directory: Any, inplace: bool) -> Any:
+    """Return the saved non-tensor data: ``held`` itself, or a copy of it."""
+    saved = non_tensor if inplace else non_tensor._twin()
     saved._is_memmap = True
     saved._is_shared = False
     saved._is_locked = True
@@ -137,30 +136,30 @@ def saved_values(held: Any, directory: Any, inplace: bool) -> Any:
     return saved
 
 
-def check_content(held: Iterable[Any]) -> None:
-    """Raise what saving these values would raise."""
-    for value in held:
+def check_content(values: Iterable[Any]) -> None:
+    """Raise the error that saving these values would raise."""
+    for value in values:
         if not is_jsonable(value):
             _pickle_of(value)
 
 
-def rewrite(held: Any, places: Sequence[int], new: Sequence[Any]) -> None:
-    """Set some cells of values that were saved, and write the files of all of them.
+def rewrite(non_tensor: Any, places: Sequence[int], new: Sequence[Any]) -> None:
+    """Set some values of saved non-tensor data, and write the files of all values again.
 
-    The directory is replaced in one step. Where another thread or process writes other
-    cells meanwhile, it is written again, so that the last one to finish writes all.
-    If it cannot be written, the cells have their old values again.
+    The directory is replaced in one step. If another thread or process changes other values
+    meanwhile, the files are written again, so that the last writer writes all values. If the
+    files cannot be written, the old values are restored.
     """
-    cells = held._cells
+    cells = non_tensor._cells
     old = [cells[place] for place in places]
     _set_cells(cells, places, new)
     try:
         written: list[Any] | None = None
         while written is None or not _is_same_list(written, cells):
             written = list(cells)
-            target = os.path.abspath(held._memmap_prefix)
+            target = os.path.abspath(non_tensor._memmap_prefix)
             plan = _rust.SavePlan(target, True, True, False)
-            held._save_plan(plan, 0)
+            non_tensor._save_plan(plan, 0)
             plan.write(True, False, (0, False, False), _rust.SaveProgress())
     except BaseException:
         _set_cells(cells, places, old)
@@ -197,13 +196,13 @@ def _type_name(value: object) -> str | None:
 
 
 def is_jsonable(value: object, depth: int = 0) -> bool:
-    """Return whether JSON says all of a value, tuples and lists alike.
+    """Return whether JSON can hold a value. Tuples count as lists.
 
-    Not where a text has half of a character, as file names of other encodings have:
-    readers of JSON refuse it.
+    A string with a lone surrogate, for example from a file name in another encoding, does
+    not count: JSON readers refuse it.
 
     Raises:
-        RuntimeError: lists and dicts are nested too deep in it.
+        RuntimeError: lists and dicts are nested too deep in the value.
     """
     if value is None or type(value) in (int, float, bool):
         return True
@@ -211,7 +210,7 @@ def is_jsonable(value: object, depth: int = 0) -> bool:
         return is_text(value)
     if isinstance(value, enum.Enum):
         return False
-    # No generators, which take as much of the interpreter's stack again.
+    # No generators: they would double the use of the interpreter's stack.
     if isinstance(value, (list, tuple)):
         extra_metadata.check_depth(depth)
         if hasattr(value, "_fields"):
@@ -231,7 +230,7 @@ def is_jsonable(value: object, depth: int = 0) -> bool:
 
 
 def is_text(value: str) -> bool:
-    """Return whether a text has whole characters only."""
+    """Return whether a string has no lone surrogates."""
     if value.isascii():
         return True
     try:
@@ -242,7 +241,7 @@ def is_text(value: str) -> bool:
 
 
 def typed_paths(value: object) -> dict[str, Any]:
-    """List the paths where JSON can say a value, but not its type."""
+    """Return the paths where JSON keeps a value but not its type."""
     found: dict[str, Any] = {}
     _add_typed(value, (), found)
     return found
@@ -268,10 +267,10 @@ def _add_typed(value: object, path: tuple[Any, ...], found: dict[str, Any]) -> N
 
 
 def load_value(cls: type, path: SavedPath, options: Any) -> Any:
-    """Make the value that a directory holds; its size is that of what holds it.
+    """Load non-tensor data with one value from a directory, with its own batch size.
 
     Raises:
-        RuntimeError: it holds a pickle, which the caller does not allow.
+        RuntimeError: the directory holds a pickle, which the caller does not allow.
     """
     text = (path / META).read_text(encoding="utf-8")
     fields = json.loads(text)
@@ -286,18 +285,18 @@ def load_value(cls: type, path: SavedPath, options: Any) -> Any:
 
 
 def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
-    """Make the stack of values that a directory holds.
+    """Load non-tensor data with one value for each element from a directory.
 
     Raises:
-        RuntimeError: it holds a pickle, which the caller does not allow.
-        ValueError: its metadata names another file.
+        RuntimeError: the directory holds a pickle, which the caller does not allow.
+        ValueError: the metadata names an unknown file.
     """
     from tensordict.storage.stacks import load_members
 
     text = (path / META).read_text(encoding="utf-8")
     fields = json.loads(text)
     if "data" not in fields:
-        # Releases before 0.6 wrote this form.
+        # Versions before 0.6 wrote a directory for each value.
         members, dim, _ = load_members(path, options)
         loaded = cls(*members, stack_dim=dim)
         loaded._memmap_prefix = options.home_of(path)
@@ -327,16 +326,16 @@ def load_column(cls: Any, path: SavedPath, options: Any) -> Any:
 
 
 def _likely_size(data: list[Any], within: torch.Size | None) -> list[int] | None:
-    """Return the batch size of a stack of lists that tensordict 0.15 saved.
+    """Guess the batch size of a stack of lists that tensordict 0.15 has saved.
 
-    It does not say which lists are dims and which are values.
+    Its metadata does not say which lists are batch dimensions and which are values.
 
     Args:
         data: nested lists.
-        within: the batch size of what the stack is an entry of, if that is known.
+        within: the batch size of the parent collection, if it is known.
 
     Returns:
-        None: the lists are dims as far down as their lengths are equal.
+        None if the lists are batch dimensions as deep as their lengths are equal.
     """
     shape = shape_of_lists(data)
     if within and shape[: len(within)] == list(within):
@@ -344,7 +343,7 @@ def _likely_size(data: list[Any], within: torch.Size | None) -> list[int] | None
     flat: list[Any] = data
     for _ in shape[1:]:
         flat = [item for row in flat for item in row]
-    # Lists of numbers that are dims are a tensor and no values.
+    # If the lists of numbers were batch dimensions, they would have been a tensor.
     is_numbers = flat and all(isinstance(item, (int, float)) for item in flat)
     return shape[:1] if is_numbers else None
 
@@ -353,7 +352,7 @@ _CPU = torch.device("cpu")
 
 
 def _is_fake() -> bool:
-    """Return whether tensors that are made now are fake ones."""
+    """Return whether new tensors are fake tensors now."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
@@ -364,7 +363,7 @@ def _home(options: Any) -> torch.device:
 
 
 def _notes(path: SavedPath, text: str) -> dict[str, Any]:
-    """Read what tensordict 0.15 does not say, if it is about this very metadata."""
+    """Read the file of notes, if it belongs to this version of the metadata."""
     file = path / NOTES
     if not file.exists():
         return {}
@@ -378,8 +377,8 @@ def _with_types(value: Any, notes: dict[str, Any]) -> Any:
     noted = [
         (path, cls) for name, cls in NOTED_TYPES.items() for path in notes.get(name, ())
     ]
-    # Inner ones first: a tuple cannot be written into.
-    noted.sort(key=lambda each: -len(each[0]))
+    # Inner values first: a tuple cannot be changed.
+    noted.sort(key=lambda note: -len(note[0]))
     for path, cls in noted:
         if not path:
             value = cls(value)
@@ -404,10 +403,10 @@ def _pickled_fields(path: SavedPath, allow_pickle: bool | None) -> dict[str, Any
         return {}
     record = path / TYPES
     if record.exists():
-        known = json.loads(record.read_text(encoding="utf-8"))
+        noted = json.loads(record.read_text(encoding="utf-8"))
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        types = known.get("types", {})
-        if known.get("pickle_sha256") == digest and all(
+        types = noted.get("types", {})
+        if noted.get("pickle_sha256") == digest and all(
             name in PYTREE_TYPES for name in types.values()
         ):
             return {field: PYTREE_TYPES[name] for field, name in types.items()}

@@ -1,4 +1,4 @@
-"""Find the parts of a ``DTensor`` that ranks have, without importing that class."""
+"""The parts of a ``DTensor`` on each rank, found without importing that class."""
 
 from __future__ import annotations
 
@@ -14,54 +14,51 @@ if TYPE_CHECKING:
 
 __all__ = ["Box", "Layout", "Sharded", "is_sharded", "layout_of", "regions_of"]
 
-MSG_PARTIAL = (
-    "a DTensor with a partial placement has no values yet: redistribute {} before it is "
-    "saved"
-)
-MSG_PLACEMENT = "the placement {!r} of the DTensor {} is not known here"
+MSG_PARTIAL = "a DTensor with a partial placement has no final values: redistribute {} before saving"
+MSG_PLACEMENT = "the placement {!r} of the DTensor {} is not supported"
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
-"""The first index of a part of a tensor in each dim, and its length."""
+"""The first index of a part of a tensor in each dimension, and its length in each dimension."""
 
 Sharded: TypeAlias = Any
-"""A ``DTensor``, whose class nothing here imports."""
+"""A ``DTensor``. This module does not import the class."""
 
 _Run = tuple[int, int]
-"""The first of some indices that follow each other, and their number."""
+"""The first of some consecutive indices, and their number."""
 
 
 def is_sharded(value: object) -> bool:
-    """Return whether a tensor is a ``DTensor``, without importing what defines it."""
+    """Return whether a tensor is a ``DTensor``, without importing that class."""
     return hasattr(value, "placements") and hasattr(value, "device_mesh")
 
 
 class Layout(NamedTuple):
-    """The ranks that have parts of a tensor, and which: plain data, the same on all."""
+    """The shape, mesh and placements of a ``DTensor``: plain data, equal on all ranks."""
 
     shape: tuple[int, ...]
     ranks: tuple[int, ...]
-    """The ranks of the mesh, the last dim of the mesh first."""
+    """The ranks of the mesh in row-major order."""
     mesh: tuple[int, ...]
     """The shape of the mesh."""
     placements: tuple[str, ...]
-    """For each dim of the mesh ``R``, ``S<dim>`` or ``S<dim>/<split factor>``."""
+    """For each dimension of the mesh ``R``, ``S<dim>`` or ``S<dim>/<split factor>``."""
 
     def boxes(self, places: Mapping[int, int] | None = None) -> dict[Box, list[int]]:
-        """Return the parts that are not empty, each with the ranks that have it.
+        """Return the non-empty parts, each with the ranks that hold it.
 
         Args:
-            places: the numbers of ranks, by their numbers in the mesh. Those that are not
-                in it do not count.
+            places: the numbers to return for the ranks of the mesh. Ranks that it lacks
+                are ignored. The default returns the ranks.
         """
         found: dict[Box, list[int]] = {}
         coordinates = itertools.product(*map(range, self.mesh))
-        known: dict[Any, list[_Run]] = {}
+        cache: dict[Any, list[_Run]] = {}
         for rank, coordinate in zip(self.ranks, coordinates, strict=True):
             if places is not None and rank not in places:
                 continue
             number = rank if places is None else places[rank]
             for box in _boxes(
-                [self._runs(dim, coordinate, known) for dim in self._dims]
+                [self._runs(dim, coordinate, cache) for dim in self._dims]
             ):
                 if math.prod(box[1]):
                     found.setdefault(box, []).append(number)
@@ -72,11 +69,11 @@ class Layout(NamedTuple):
         return range(len(self.shape))
 
     def runs(self, coordinate: tuple[int, ...]) -> list[list[_Run]]:
-        """Return the indices of each dim that the rank at a place of the mesh has."""
+        """Return the indices of each dimension that the rank at a mesh coordinate holds."""
         return [self._runs(dim, coordinate, {}) for dim in self._dims]
 
     def _runs(
-        self, dim: int, coordinate: tuple[int, ...], known: dict[Any, list[_Run]]
+        self, dim: int, coordinate: tuple[int, ...], cache: dict[Any, list[_Run]]
     ) -> list[_Run]:
         cuts = tuple(
             (placement, place, size)
@@ -85,17 +82,17 @@ class Layout(NamedTuple):
             )
             if placement.partition("/")[0] == f"S{dim}"
         )
-        if (dim, cuts) not in known:
+        if (dim, cuts) not in cache:
             runs = [(0, self.shape[dim])]
             for placement, place, size in cuts:
                 factor = placement.partition("/")[2]
                 runs = _cut(runs, place, size, int(factor) if factor else 0)
-            known[dim, cuts] = runs
-        return known[dim, cuts]
+            cache[dim, cuts] = runs
+        return cache[dim, cuts]
 
 
 def _cut(runs: list[_Run], place: int, size: int, factor: int) -> list[_Run]:
-    """The share of one of ``size`` ranks, as :func:`torch.chunk` divides."""
+    """Return the part of the rank at ``place`` of ``size`` ranks, as :func:`torch.chunk` does."""
     length = sum(count for _, count in runs)
     if not factor:
         share = -(-length // size)
@@ -115,7 +112,7 @@ def _cut(runs: list[_Run], place: int, size: int, factor: int) -> list[_Run]:
 
 
 def _between(runs: list[_Run], start: int, stop: int) -> list[_Run]:
-    """The indices from one place to another, where runs lie one behind the other."""
+    """Return the indices at the positions from ``start`` to ``stop`` of concatenated runs."""
     found, at = [], 0
     for first, count in runs:
         low, high = max(start, at), min(stop, at + count)
@@ -137,22 +134,20 @@ def _consecutive(indices: list[int]) -> list[_Run]:
 
 def _boxes(runs: list[list[_Run]]) -> list[Box]:
     return [
-        (tuple(first for first, _ in each), tuple(count for _, count in each))
-        for each in itertools.product(*runs)
+        (tuple(first for first, _ in box_runs), tuple(count for _, count in box_runs))
+        for box_runs in itertools.product(*runs)
     ]
 
 
 def layout_of(value: Sharded, name: str) -> Layout:
-    """Return the layout of a ``DTensor``.
-
-    Those of one mesh that are equal are one object.
+    """Return the layout of a ``DTensor``. Equal layouts of one mesh are one object.
 
     Args:
         value: the tensor.
         name: its name, for errors.
 
     Raises:
-        TypeError: it has a partial placement, or one that is not known.
+        TypeError: it has a partial placement, or one that is not supported.
     """
     return _laid_out(value, name)[0]
 
@@ -160,22 +155,22 @@ def layout_of(value: Sharded, name: str) -> Layout:
 _MESHES: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Layout, list[list[_Run]]]]] = (
     weakref.WeakKeyDictionary()
 )
-"""By mesh, shape and placements the layout, and the indices that this rank has."""
+"""The layout and the indices of this rank, by mesh, shape and placements."""
 
 _RANKS: weakref.WeakKeyDictionary[Any, tuple[tuple[int, ...], tuple[int, ...]]] = (
     weakref.WeakKeyDictionary()
 )
-"""The ranks of a mesh, which take a while to list, and its shape."""
+"""The ranks of a mesh and its shape. Listing the ranks is slow."""
 
 
 def _laid_out(value: Sharded, name: str) -> tuple[Layout, list[list[_Run]]]:
-    """Return the layout of a ``DTensor``, and the indices of each dim that this rank has."""
+    """Return the layout of a ``DTensor``, and the indices that this rank holds."""
     placements = []
     for placement in value.placements:
         if placement.is_partial():
             raise TypeError(MSG_PARTIAL.format(name))
         dim, factor = (
-            getattr(placement, each, None) for each in ("dim", "split_factor")
+            getattr(placement, attribute, None) for attribute in ("dim", "split_factor")
         )
         if placement.is_replicate():
             placements.append("R")
@@ -186,9 +181,9 @@ def _laid_out(value: Sharded, name: str) -> tuple[Layout, list[list[_Run]]]:
             raise TypeError(MSG_PLACEMENT.format(placement, name))
     shape = tuple(value.shape)
     mesh = value.device_mesh
-    known = _MESHES.setdefault(mesh, {})
+    layouts = _MESHES.setdefault(mesh, {})
     key = shape, tuple(placements)
-    if key not in known:
+    if key not in layouts:
         if mesh not in _RANKS:
             numbers = mesh.mesh
             _RANKS[mesh] = tuple(numbers.reshape(-1).tolist()), tuple(numbers.shape)
@@ -196,34 +191,35 @@ def _laid_out(value: Sharded, name: str) -> tuple[Layout, list[list[_Run]]]:
         layout = Layout(shape, ranks, sizes, tuple(placements))
         coordinate = mesh.get_coordinate()
         runs = [] if coordinate is None else layout.runs(tuple(coordinate))
-        known[key] = layout, runs
-    return known[key]
+        layouts[key] = layout, runs
+    return layouts[key]
 
 
 def regions_of(value: Sharded, name: str) -> list[tuple[Box, torch.Tensor]]:
-    """Return the parts that this rank has of a ``DTensor``: views of its local tensor.
+    """Return the parts of a ``DTensor`` that this rank holds: views of its local tensor.
 
     Raises:
-        TypeError: as :func:`layout_of`.
-        RuntimeError: its local tensor is not as its placements say.
+        TypeError: see :func:`layout_of`.
+        RuntimeError: the shape of the local tensor does not fit the placements.
     """
     layout, runs = _laid_out(value, name)
     local = value.to_local().detach()
     if value.device_mesh.get_coordinate() is None or not math.prod(layout.shape):
         return []
-    expected = [sum(count for _, count in each) for each in runs]
+    expected = [sum(count for _, count in dim_runs) for dim_runs in runs]
     if not math.prod(expected):
         return []
     if expected != list(local.shape):
         raise RuntimeError(
-            f"the part of this rank of {name} has the shape {list(local.shape)}, and "
-            f"{expected} by its placements"
+            f"the local tensor of {name} on this rank has the shape {list(local.shape)}, "
+            f"but its placements need {expected}"
         )
     found = []
     places = [
-        list(itertools.accumulate((n for _, n in each), initial=0)) for each in runs
+        list(itertools.accumulate((n for _, n in dim_runs), initial=0))
+        for dim_runs in runs
     ]
-    for numbers in itertools.product(*(range(len(each)) for each in runs)):
+    for numbers in itertools.product(*(range(len(dim_runs)) for dim_runs in runs)):
         region = local
         for dim, number in enumerate(numbers):
             region = region.narrow(dim, places[dim][number], runs[dim][number][1])

@@ -1,4 +1,4 @@
-"""Read a description and a buffer as collections; each leaf is checked first."""
+"""Builds collections from a description and a buffer. Each leaf is checked first."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ __all__ = [
 
 
 class Source:
-    """The source of a description's leaves, each checked before it is made.
+    """The source of a description's leaves. Each is checked before it is created.
 
     Args:
         storage: the buffer.
-        notes: what the description itself could not hold.
+        notes: remarks with the data that the description itself cannot hold.
         filename: the file, for messages.
-        requested: the class that the caller loads.
+        requested: the class whose method the caller called.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Source:
         self._is_aligned = storage.storage_offset() % 16 == 0
 
     def collection(self, level: Any, path: tuple[str, ...]) -> Any:
-        """The collection of a level."""
+        """Return the collection of a level."""
         problem = problem_of(level)
         if problem:
             raise self._damaged(path, problem)
@@ -73,7 +73,7 @@ class Source:
             raise self._damaged(path, f"its level is invalid ({error!r})") from error
 
     def inner(self, level: dict[str, Any], path: tuple[str, ...]) -> Any:
-        """The collection inside a tensorclass: that of its level, were it alone."""
+        """Return the collection that a tensorclass wraps, from the level of the tensorclass."""
         name = "LazyStackedTensorDict" if "stack_dim" in level["cls_metadata"] else None
         cls: Any = registry.dense_root()
         if name is not None:
@@ -81,17 +81,17 @@ class Source:
         return cls._from_description(level, self, path)
 
     def leaves(self, level: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        """The leaves of a level."""
+        """Return the leaves of a level."""
         found: dict[str, torch.Tensor] = {}
         states: dict[str, dict[str, torch.Tensor]] = {}
         rows = iter(level["leaves"].items())
         for key, row in rows:
             kind, part, name = split_name(key)
             if kind:
-                own = key_of(name)
-                # Its place among the entries, until all of its parts are there.
-                value = found[own] = self.leaf(row, (*path, own))
-                states.setdefault(own, {"": kind})[part] = value  # type: ignore[dict-item]
+                entry = key_of(name)
+                # A placeholder that keeps the order of the entries until all parts are read.
+                value = found[entry] = self.leaf(row, (*path, entry))
+                states.setdefault(entry, {"": kind})[part] = value  # type: ignore[dict-item]
                 continue
             name = key.removeprefix(VALUES)
             value = self.leaf(row, (*path, key_of(name)))
@@ -117,9 +117,9 @@ class Source:
             found[key] = kind_named(state.pop(""), place).of_state(state, size)
         return found
 
-    def value(self, found: Any, path: tuple[str, ...]) -> Any:
-        """The collection of a value that is no tensor."""
-        data, batch_size, device = found
+    def value(self, row: Any, path: tuple[str, ...]) -> Any:
+        """Return the non-tensor collection of a row: value, batch size and device."""
+        data, batch_size, device = row
         data = self.notes.noted_value(data, path)
         text = f"tensordict:{self.notes.noted_kind(path)}"
         cls = registry.find_class(None, text, None, self.filename or "")
@@ -127,14 +127,14 @@ class Source:
         return cls._of([data], 0, torch.Size(batch_size), device)
 
     def leaf(self, row: Any, path: tuple[str, ...]) -> torch.Tensor:
-        """The tensor of a row, once it was checked."""
+        """Check a row and return its tensor."""
         problem = problem_of_row(row, len(self.storage))
         if problem:
             raise self._damaged(path, problem)
         dtype, shape, start, stop, pad = row[:5]
         item_size = getattr(torch, dtype.removeprefix("torch.")).itemsize
         if start % item_size:
-            # Written by somebody who aligns less: there is no view of it.
+            # Another program wrote the bytes at a start that a view cannot have.
             flat = self.storage[start : stop - pad].clone()
             return flat.view(getattr(torch, dtype.removeprefix("torch."))).view(shape)
         return self._places.view_of(row)
@@ -148,9 +148,9 @@ class Source:
 def dense_from_description(
     cls: Any, level: dict[str, Any], source: Source, path: tuple[str, ...]
 ) -> Any:
-    """The dense collection of a level."""
+    """Return the dense collection of a level."""
     fields = level["cls_metadata"]
-    # The order of the published release, where the file notes no other.
+    # Without a note of the order, keys are in the order of the published package.
     entries: dict[str, Any] = {
         key: source.value(found, (*path, key))
         for key, found in level["non_tensors"].items()
@@ -176,16 +176,17 @@ def dense_from_description(
 
 
 def locked_as(td: CollectionProtocol, fields: dict[str, Any]) -> Any:
-    """A collection that was made, locked if its level says so."""
+    """Lock a collection if its level says so."""
     if fields.get("is_locked"):
         td.lock_()
     return td
 
 
 def column_of(level: dict[str, Any], source: Source) -> list[Any] | None:
-    """The values of the level of a stack whose members are each one plain value.
+    """Return the values in the level of a stack of plain non-tensor values.
 
-    None where it has others, or a remark is to be looked for.
+    Returns:
+        None if a member is something else, or if remarks may change a value.
     """
     found = level["non_tensors"]
     if source.notes.fields or len(level) > len(RESERVED) or not found:
@@ -203,7 +204,7 @@ def column_of(level: dict[str, Any], source: Source) -> list[Any] | None:
 def members_of(
     level: dict[str, Any], source: Source, path: tuple[str, ...]
 ) -> list[Any]:
-    """The members of the level of a stack, in their order."""
+    """Return the members in the level of a stack, in their order."""
     found = {
         key: source.value(value, (*path, key))
         for key, value in level["non_tensors"].items()

@@ -1,8 +1,8 @@
-"""A lazy stack as a directory: one directory per member, ``0``, ``1``, and so on.
+"""A lazy stack as a directory: a subdirectory for each member, ``0``, ``1``, and so on.
 
-tensordict 0.15 takes as many members as there are such directories, so that those
-of an older, longer stack count, too. Here the number is in ``meta.json``, as a field that
-tensordict 0.15 ignores; where it is missing, the directories are counted.
+tensordict 0.15 counts these directories, and so loads members of an older, longer stack as well.
+Here ``meta.json`` holds the number of members, in a field that tensordict 0.15 ignores. If the field
+is missing, the directories are counted.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 __all__ = ["load_members", "load_stack", "plan_stack", "saved_stack", "take_loaded"]
 
 MSG_EMPTY = "A lazy stack without members cannot be saved: it has no dtypes and shapes."
-MSG_NO_STACK = "{} holds no stack dim that can be read: {!r}."
+MSG_NO_STACK = "{} has no valid stack_dim: {!r}."
 MSG_MISSING = "The directory {} of a member of a lazy stack is missing."
-MSG_COUNT = "The stack has {} members, and there are {} in its directory."
+MSG_COUNT = "The lazy stack has {} members, but its directory has {}."
 
 
 def plan_stack(stack: Any, plan: Any, level: int) -> None:
-    """Add a stack to a level of a plan.
+    """Add a lazy stack to a level of a plan.
 
     Raises:
-        RuntimeError: it has no members.
+        RuntimeError: the stack has no members.
     """
     members = stack.tensordicts
     if not members:
         raise RuntimeError(MSG_EMPTY)
-    held = {str(at): member for at, member in enumerate(members)}
-    for _, child_level, member in plan.add_entries(level, held):
+    members_by_name = {str(at): member for at, member in enumerate(members)}
+    for _, child_level, member in plan.add_entries(level, members_by_name):
         member._save_plan(plan, child_level)
     cls = type(stack)
     fields = {
@@ -51,7 +51,7 @@ def plan_stack(stack: Any, plan: Any, level: int) -> None:
 
 
 def saved_stack(stack: Any, leaves: SavedTensors, directory: Any, inplace: bool) -> Any:
-    """The stack of the saved members: ``stack`` itself, or one like it."""
+    """Return the stack of the saved members: ``stack`` itself, or a new one."""
     members = []
     for at, member in enumerate(stack.tensordicts):
         child = None if directory is None else directory.child(str(at))
@@ -70,7 +70,7 @@ def saved_stack(stack: Any, leaves: SavedTensors, directory: Any, inplace: bool)
 
 
 def load_stack(cls: Any, path: SavedPath, options: Any) -> Any:
-    """Make the stack that a directory holds. See :func:`load_members`."""
+    """Load the lazy stack in a directory. See :func:`load_members`."""
     members, dim, name = load_members(path, options)
     loaded = cls._of(members, dim, name)
     loaded._memmap_prefix = options.home_of(path)
@@ -78,13 +78,13 @@ def load_stack(cls: Any, path: SavedPath, options: Any) -> Any:
 
 
 def load_members(path: SavedPath, options: Any) -> tuple[list[Any], int, str | None]:
-    """Load the members of the stack that a directory holds.
+    """Load the members of the lazy stack in a directory.
 
     Returns:
-        the members, the stack dim and its name.
+        The members, the stack dimension and its name.
 
     Raises:
-        ValueError: its metadata names no stack dim.
+        ValueError: the metadata has no valid stack dimension.
         FileNotFoundError: a member is missing.
     """
     from tensordict.storage.layouts.directory import load_directory
@@ -118,18 +118,19 @@ def load_members(path: SavedPath, options: Any) -> tuple[list[Any], int, str | N
 
 
 def take_loaded(stack: Any, loaded: Any) -> Any:
-    """Give each member the entries that were loaded for it.
+    """Replace the entries of each member by the loaded entries.
 
     Raises:
         RuntimeError: the numbers of members differ.
     """
     from tensordict.storage.take_loaded import load_into
 
-    members, others = stack.tensordicts, list(loaded.unbind(stack.stack_dim))
-    if len(members) != len(others):
-        raise RuntimeError(MSG_COUNT.format(len(members), len(others)))
+    members, loaded_members = stack.tensordicts, list(loaded.unbind(stack.stack_dim))
+    if len(members) != len(loaded_members):
+        raise RuntimeError(MSG_COUNT.format(len(members), len(loaded_members)))
     stack.tensordicts[:] = [
-        load_into(member, other) for member, other in zip(members, others, strict=True)
+        load_into(member, loaded_member)
+        for member, loaded_member in zip(members, loaded_members, strict=True)
     ]
     stack._memmap_prefix = loaded._memmap_prefix
     return stack

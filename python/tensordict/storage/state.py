@@ -1,4 +1,4 @@
-"""State dicts: tensors by name, as torch modules have them."""
+"""State dicts: tensors by name, as in torch modules."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["checked_values", "load_state_dict", "state_dict", "take_field"]
 
 VALUES = "_non_tensor"
-"""Under this name the metadata of a state has what a non-tensor entry holds."""
+"""The field of a state's metadata for the content of non-tensor data."""
 
 DATA = "data"
 
 SINGLE = frozenset({"NonTensorData", "MetaData"})
-"""Types that hold one value for all elements, which may be a list itself."""
+"""The types that hold one value for all elements. This value may be a list."""
 
 MSG_KEYS = (
     "Cannot load state-dict because the key sets don't match: got state_dict extra keys "
@@ -50,7 +50,7 @@ def state_dict(
         _check_names(td)
     num_leaves = _add(td, out, out._metadata, prefix, keep_vars, flatten)
     if destination is None and len(out) != num_leaves:
-        # Nobody has seen what was written twice.
+        # A name was written twice. The caller has not seen `out` yet, so raise now.
         _check_names(td)
     return out
 
@@ -63,11 +63,11 @@ def _add(
     keep_vars: bool,
     flatten: bool,
 ) -> int:
-    """Add the tensors of ``td``: how many there were."""
+    """Add the tensors of ``td`` to ``out``; return their number."""
     num_leaves = 0
     fields, entries = td._stated()
-    about = {"batch_size": td.batch_size, "device": td.device, **fields}
-    metadata[prefix[:-1]] = about
+    description = {"batch_size": td.batch_size, "device": td.device, **fields}
+    metadata[prefix[:-1]] = description
     for key, value in entries.items():
         if type(value) is torch.Tensor:
             out[prefix + key] = value if keep_vars else value.detach()
@@ -85,7 +85,7 @@ def _add(
 
 
 def _check_names(td: CollectionProtocol) -> None:
-    """Check that joining nested keys by dots gives each its own name."""
+    """Raise if two nested keys are equal when their parts are joined by dots."""
     seen: dict[str, Any] = {}
     for key in td.keys(include_nested=True, leaves_only=True):
         name = key if isinstance(key, str) else ".".join(key)
@@ -109,7 +109,7 @@ def load_state_dict(
     source = as_of_today(td, source)
     metadata = getattr(source, "_metadata", None) or {}
     if from_flatten is None:
-        # Only a flat one has the metadata of its nested collections.
+        # Only a flat state holds the metadata of nested collections.
         from_flatten = len(metadata) > 1 and not any(
             isinstance(value, Mapping) for value in source.values()
         )
@@ -118,45 +118,46 @@ def load_state_dict(
         values = _nest(values)
     values = _accepted(td, values, dict(_described(source, ())), (), strict)
     found = [(_at(td, path), size) for path, size in _sizes_of(source)]
-    sizes = [(each, size) for each, size in found if each is not None]
+    sizes = [(nested, size) for nested, size in found if nested is not None]
     if td._is_non_tensor:
-        # Its value is in the metadata.
+        # The metadata below holds its value.
         pass
-    elif all(each.batch_size == size for each, size in sizes):
+    elif all(nested.batch_size == size for nested, size in sizes):
         td.update(values, inplace=not assign)
     else:
         _update_with_sizes(td, values, sizes, assign)
-    for path, about in list(_described(source, ())):
-        if VALUES in about:
-            _take_value(td, path, about, assign)
+    for path, description in list(_described(source, ())):
+        if VALUES in description:
+            _take_value(td, path, description, assign)
     return td
 
 
 def _described(
     source: Any, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """The path of each collection that a state came from, and what is said of it."""
+    """Yield the path and the description of each collection that a state came from."""
     metadata = getattr(source, "_metadata", None) or {}
-    # The published release writes that of a tensorclass behind what is nested in it.
+    # The published package writes the metadata of a tensorclass after its nested entries,
+    # so the root is found by its shortest name.
     root = min(metadata, key=len, default="")
-    for name, about in metadata.items():
-        if isinstance(about, Mapping):
-            own = name[len(root) :].removeprefix(".")
-            yield (*path, *(own.split(".") if own else ())), about
+    for name, description in metadata.items():
+        if isinstance(description, Mapping):
+            nested = name[len(root) :].removeprefix(".")
+            yield (*path, *(nested.split(".") if nested else ())), description
     for key, value in source.items():
         if isinstance(value, Mapping):
             yield from _described(value, (*path, key))
 
 
 def _sizes_of(source: object) -> Iterator[tuple[Any, torch.Size]]:
-    """The path and the batch size of each collection that a state came from."""
-    for path, about in _described(source, ()):
-        if about.get("batch_size") is not None:
-            yield path, about["batch_size"]
+    """Yield the path and the batch size of each collection that a state came from."""
+    for path, description in _described(source, ()):
+        if description.get("batch_size") is not None:
+            yield path, description["batch_size"]
 
 
 def _at(td: CollectionProtocol, path: tuple[str, ...]) -> Any:
-    """The collection at a path, or None."""
+    """Return the collection at a path, or None."""
     for part in path:
         td = td._get_entry(part, None)
         if not is_branch(td):
@@ -170,16 +171,18 @@ def _update_with_sizes(
     sizes: list[tuple[Any, torch.Size]],
     assign: bool,
 ) -> None:
-    """Update ``td`` and take the batch sizes of the state, or do nothing."""
-    held = [(each, each.batch_size, each.names) for each in _rust.containers(td)]
+    """Update ``td`` and set the batch sizes of the state. After an error, restore them."""
+    before = [
+        (nested, nested.batch_size, nested.names) for nested in _rust.containers(td)
+    ]
     try:
-        for each, size in sizes:
-            each.batch_size = size
+        for nested, size in sizes:
+            nested.batch_size = size
         td.update(values, inplace=not assign)
     except BaseException:
-        for each, size, names in held:
-            each.batch_size = size
-            each.names = names
+        for nested, size, names in before:
+            nested.batch_size = size
+            nested.names = names
         raise
 
 
@@ -190,21 +193,22 @@ def _accepted(
     path: tuple[str, ...],
     strict: bool,
 ) -> dict[str, Any]:
-    """The part of a state that is written into the entries of ``td``.
+    """Return the part of a state to write into the entries of ``td``.
 
-    What stands for values is left out: these are in the metadata.
+    Placeholders of non-tensor data are left out: the metadata holds the values.
 
     Raises:
-        KeyError, RuntimeError: ``strict`` is set, and the keys are not those of ``td``.
+        KeyError, RuntimeError: ``strict`` is true, but the keys differ from those of ``td``.
     """
-    about = described.get(path, {})
-    kept: dict[str, Any] = td._state_values(values, about.get(VALUES, {}), strict)
+    description = described.get(path, {})
+    fields = description.get(VALUES, {})
+    kept: dict[str, Any] = td._state_values(values, fields, strict)
     entries = td._sample_entries()
-    # That of a tensorclass has its values.
-    if strict and about and VALUES not in about and not is_tensorclass(td):
+    # The description of a tensorclass holds its non-tensor fields itself.
+    if strict and description and VALUES not in description and not is_tensorclass(td):
         _check_held_values(entries, values, described, path)
     if td._is_dense:
-        # The flat state of an empty collection has the metadata only.
+        # In a flat state, an empty collection appears in the metadata only.
         for below in described:
             if below and below[:-1] == path:
                 entry = entries.get(below[-1])
@@ -220,11 +224,11 @@ def _accepted(
             else:
                 kept[key] = _accepted(entry, value, described, below, strict)
         elif entry is None and td._is_dense:
-            made = _made(td, value, described, below)
-            if made is None:
+            nested = _new_nested(td, value, described, below)
+            if nested is None:
                 del kept[key]
             else:
-                kept[key] = made
+                kept[key] = nested
     return kept
 
 
@@ -234,7 +238,7 @@ def _check_held_values(
     described: Mapping[tuple[str, ...], Any],
     path: tuple[str, ...],
 ) -> None:
-    """Raise where a state, which has metadata, says nothing of a value that is there."""
+    """Raise if a state with metadata lacks non-tensor data that the collection contains."""
     missing = {
         key
         for key, entry in entries.items()
@@ -245,7 +249,7 @@ def _check_held_values(
 
 
 def _holds_values(entry: object) -> bool:
-    """Return whether an entry is non-tensor data, or a collection of that alone."""
+    """Return whether an entry is non-tensor data, or a collection of nothing else."""
     if not isinstance(entry, CollectionProtocol):
         return False
     if entry._is_non_tensor:
@@ -254,32 +258,32 @@ def _holds_values(entry: object) -> bool:
     return any(map(_holds_values, below)) and not _rust.leaves(entry)
 
 
-def _made(
+def _new_nested(
     td: CollectionProtocol,
     values: Mapping[str, Any],
     described: Mapping[tuple[str, ...], Any],
     path: tuple[str, ...],
 ) -> Any:
-    """A collection for ``td``, which has none at ``path``; None for a value."""
-    about = described.get(path, {})
-    if "_is_non_tensor" in about.get(VALUES, {}):
+    """Return a new collection for ``path``, or None if the state has a value there."""
+    description = described.get(path, {})
+    if "_is_non_tensor" in description.get(VALUES, {}):
         return None
-    made = td.empty(batch_size=about.get("batch_size", td.batch_size))
-    made.update(_accepted(made, values, described, path, False))
-    return made
+    nested = td.empty(batch_size=description.get("batch_size", td.batch_size))
+    nested.update(_accepted(nested, values, described, path, False))
+    return nested
 
 
 def checked_values(
     td: CollectionProtocol, values: Mapping[str, Any], strict: bool
 ) -> dict[str, Any]:
-    """A level of a state, whose keys are those of ``td`` if ``strict`` is set.
+    """Return a level of a state; with ``strict``, check its keys.
 
     Raises:
-        RuntimeError: they are not.
+        RuntimeError: ``strict`` is true, but the keys differ from those of ``td``.
     """
-    # Nothing is read of an entry: those of a stack may differ in shape.
+    # Only the keys are used: the entries of a stack may differ in shape.
     entries = td._sample_entries()
-    # A state has tensors only: an empty collection is in none.
+    # A state holds tensors only, so an empty collection does not appear in it.
     extra = {
         key
         for key in values.keys() - entries.keys()
@@ -299,20 +303,23 @@ def checked_values(
 
 
 def _take_value(
-    td: TensorCollection, path: tuple[str, ...], about: Mapping[str, Any], assign: bool
+    td: TensorCollection,
+    path: tuple[str, ...],
+    description: Mapping[str, Any],
+    assign: bool,
 ) -> None:
-    fields = about[VALUES]
+    fields = description[VALUES]
     if "_is_non_tensor" not in fields:
-        # The fields of a tensorclass, which are values whatever their type.
+        # The non-tensor fields of a tensorclass.
         owner = _at(td, path)
         for name, value in fields.items():
             if value is not None and owner is not None:
                 owner._take_field(name, value, assign)
         return
     if not path:
-        # The state of non-tensor data alone, which another collection has no place for.
+        # The state of non-tensor data alone. Other collections ignore it.
         if td._is_non_tensor:
-            td._take_state(fields, about.get("_type") in SINGLE)
+            td._take_state(fields, description.get("_type") in SINGLE)
         return
     parent = td
     for part in path[:-1]:
@@ -321,22 +328,22 @@ def _take_value(
             return
     present = parent._get_entry(path[-1], None)
     if getattr(present, "_is_non_tensor", False):
-        taken = present.clone() if assign else present
-        taken._take_state(fields, about.get("_type") in SINGLE)
-        size = about.get("batch_size")
-        if size is not None and taken._is_one:
-            taken._resize_batch(size)
+        updated = present.clone() if assign else present
+        updated._take_state(fields, description.get("_type") in SINGLE)
+        size = description.get("batch_size")
+        if size is not None and updated._is_one:
+            updated._resize_batch(size)
         if assign:
-            _rust.set_entry(parent, path[-1], taken, False, False)
+            _rust.set_entry(parent, path[-1], updated, False, False)
     elif assign or not isinstance(present, CollectionProtocol):
-        if about.get("_type") == "NonTensorStack":
+        if description.get("_type") == "NonTensorStack":
             _rust.set_entry(parent, path[-1], fields[DATA], False, False)
         else:
             parent.set_non_tensor(path[-1], fields[DATA])
 
 
 def take_field(td: Any, name: str, value: Any, assign: bool) -> None:
-    """Take what the state of a tensorclass says of a field that holds no tensor."""
+    """Set a non-tensor field of a tensorclass to its value in a state."""
     present = td._get_entry(name, None)
     if getattr(present, "_is_non_tensor", False) and not assign:
         present._take_state({DATA: value}, False)

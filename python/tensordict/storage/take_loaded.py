@@ -1,7 +1,7 @@
-"""Put what was loaded into a collection that is there.
+"""Loading into an existing collection: ``out``.
 
-The functions ``*_dense`` are what dense collections do; others override the methods
-that call them.
+The functions ``*_dense`` are for dense collections. Other classes override the methods that call
+them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["check_fit", "check_out", "load_into", "mark_mapped", "take_loaded_de
 
 
 def check_out(out: CollectionProtocol, loaded: Any) -> None:
-    """Check that ``out`` can take what was loaded, and give it the names of that."""
+    """Check that the loaded entries fit into ``out``, and keep the names of ``out``."""
     if out._is_dense and loaded._is_dense and not _brings_collection(out, loaded):
-        # Its own names stay, as in the release, where only a new nested collection
-        # brings those of the save.
+        # `out` keeps its names, as in the published package. Only a new nested collection
+        # has the names of the save.
         names = out._td_dim_names
         if loaded._has_names() and (names is None or len(names) == loaded.batch_dims):
             loaded.names = names
-    # The lock of a memory-mapped collection guards its tie to a directory, which is
-    # what changes here; any other lock guards its entries.
+    # The lock of a memory-mapped collection keeps it in line with its directory, and the
+    # directory changes here. Any other lock protects the entries.
     if out.is_locked and not out.is_memmap():
         raise locked_error(out)
     check_fit(out, loaded)
@@ -43,12 +43,12 @@ def _brings_collection(out: CollectionProtocol, loaded: CollectionProtocol) -> b
 
 
 def load_into(out: Any, loaded: object) -> Any:
-    """Give ``out`` the entries of ``loaded``, and only those."""
+    """Replace the entries of ``out`` by the entries of ``loaded``."""
     check_out(out, loaded)
-    taken = out._take_loaded(loaded)
-    if taken._is_dense and taken.is_memmap():
-        mark_mapped(taken)
-    return taken
+    filled = out._take_loaded(loaded)
+    if filled._is_dense and filled.is_memmap():
+        mark_mapped(filled)
+    return filled
 
 
 def check_fit(out: Any, loaded: Any) -> None:
@@ -57,7 +57,7 @@ def check_fit(out: Any, loaded: Any) -> None:
         return
     batch_size = out.batch_size
     for key, value in loaded.items():
-        # A strided nested tensor has no shape: it knows the number of its components.
+        # A strided nested tensor has no shape, only a number of components.
         is_ragged = isinstance(value, torch.Tensor) and _is_strided_nested(value)
         shape = torch.Size([value.size(0)]) if is_ragged else value.shape
         if shape[: len(batch_size)] != batch_size:
@@ -81,7 +81,7 @@ def check_fit(out: Any, loaded: Any) -> None:
 
 
 def _is_loaded_already(present: object, value: object) -> bool:
-    """Return whether a leaf has no bytes to load, though it says where it is saved."""
+    """Return whether a memory-mapped leaf has no bytes, so that there is nothing to load."""
     return (
         isinstance(present, MemoryMappedTensor)
         and not present.numel()
@@ -93,7 +93,7 @@ def _is_loaded_already(present: object, value: object) -> bool:
 
 
 def take_loaded_dense(out: Any, loaded: CollectionProtocol) -> Any:
-    """Give a dense collection the entries that were loaded for it, nested ones kept."""
+    """Replace the entries of a dense collection by loaded ones; keep nested collections."""
     if loaded._is_non_tensor:
         return loaded
     entries: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def take_loaded_dense(out: Any, loaded: CollectionProtocol) -> Any:
 
 
 def mark_mapped(td: Any) -> None:
-    """Say of a collection that was loaded, and of those below it, that it is saved."""
+    """Mark a loaded collection and its nested collections as memory-mapped."""
     td._is_memmap = True
     td._is_shared = False
     td._is_locked = True

@@ -234,8 +234,10 @@ class Hdf5Group(Group):
         check_key(new, self.file.kind)
         self.file.check_writable(old)
         self.file.note_change()
-        other: Any = target
-        self.handle.file.move(f"{self.handle.name}/{old}", f"{other.handle.name}/{new}")
+        target_group: Any = target
+        self.handle.file.move(
+            f"{self.handle.name}/{old}", f"{target_group.handle.name}/{new}"
+        )
 
     def metadata(self) -> Any:
         found = self.handle.attrs.get(METADATA)
@@ -274,9 +276,9 @@ class Hdf5File(ArrayFile):
     @classmethod
     def of_open(cls, handle: Any) -> Self:
         """Wrap a file that the caller has opened."""
-        made = cls(handle, handle.file.filename, handle.file.mode)
-        made.is_own = False
-        return made
+        file = cls(handle, handle.file.filename, handle.file.mode)
+        file.is_own = False
+        return file
 
     @property
     def root(self) -> Group:
@@ -339,24 +341,24 @@ class Hdf5File(ArrayFile):
 
     def decode(self, key: str, array: Array, rows: slice | None = None) -> Any:
         """Return the value that an array holds. See :meth:`ArrayFile.decode`."""
-        held: Any = array
-        notes = held.attributes
-        if held.dataset.shape is None:
+        item: Any = array
+        notes = item.attributes
+        if item.dataset.shape is None:
             return None
         try:
             if ENCODING in notes:
-                value = of_json(held.dataset[()])
+                value = of_json(item.dataset[()])
                 if STACK in notes:
                     return _stack_of(value, _shape(notes))
                 return tuple(value) if notes.get(NUMBER) == "tuple" else value
-            if h5py.check_string_dtype(held.stored) is not None:
-                return self._text(held, rows)
-            data = _native(held.read(() if rows is None else (rows,)))
+            if h5py.check_string_dtype(item.stored) is not None:
+                return self._text(item, rows)
+            data = _native(item.read(() if rows is None else (rows,)))
         except (OSError, ValueError) as error:
             if isinstance(error, OSError):
                 raise
             raise ValueError(MSG_READ.format(key, self.name, error)) from error
-        if held.is_opaque:
+        if item.is_opaque:
             # The same dtype without the mark "opaque".
             data = data.astype(np.dtype(data.dtype.str))
         note = notes.get(NUMBER)
@@ -372,17 +374,17 @@ class Hdf5File(ArrayFile):
         return data if note == "ndarray" else data[()]
 
     @staticmethod
-    def _text(held: Hdf5Array, rows: slice | None) -> Any:
-        notes = held.attributes
+    def _text(item: Hdf5Array, rows: slice | None) -> Any:
+        notes = item.attributes
         if STACK in notes:
-            is_bytes = held.stored.kind == "S"
-            texts = held.dataset if is_bytes else held.dataset.asstr()
+            is_bytes = item.stored.kind == "S"
+            texts = item.dataset if is_bytes else item.dataset.asstr()
             data = texts[() if rows is None else rows]
             shape = _shape(notes) if rows is None else data.shape
             return Stack(data.reshape(-1).tolist(), shape)
         if TEXT in notes:
-            return held.dataset.asstr()[()]
-        data = held.dataset[()]
+            return item.dataset.asstr()[()]
+        data = item.dataset[()]
         return bytes(data) if isinstance(data, bytes) else data
 
     @classmethod

@@ -194,10 +194,10 @@ class ZarrGroup(Group):
         options = dict(options)
         if content.is_value or not shape:
             options = {}
-        whole = tuple(max(1, size) for size in shape)
+        whole_array = tuple(max(1, size) for size in shape)
         chunks = options.pop("chunks", None)
         if chunks is None:
-            chunks = "auto" if options.get("shards") is not None else whole
+            chunks = "auto" if options.get("shards") is not None else whole_array
         options.setdefault("compressors", None)
         options["chunks"] = leading_chunks(chunks, shape)
         if options.get("shards") is not None:
@@ -231,15 +231,15 @@ class ZarrGroup(Group):
         check_key(new, self.file.kind)
         self.file.check_writable(old)
         self._file.forget_listing()
-        other: Any = target
+        target_group: Any = target
         store = self.handle.store
         root = getattr(store, "root", None)
         if isinstance(root, Path):
             source = root / self.handle.path / old
-            source.rename(root / other.handle.path / new)
+            source.rename(root / target_group.handle.path / new)
             return
         # Other stores cannot rename, so the array or group is copied.
-        _copy(self.handle[old], other.handle, new)
+        _copy(self.handle[old], target_group.handle, new)
         del self.handle[old]
 
     def metadata(self) -> Any:
@@ -368,12 +368,14 @@ class ZarrFile(ArrayFile):
 
     def decode(self, key: str, array: Array, rows: slice | None = None) -> Any:
         """Return the value that an array holds. See :meth:`ArrayFile.decode`."""
-        held: Any = array
-        notes = held.attributes
+        stored_array: Any = array
+        notes = stored_array.attributes
         if rows is not None:
-            data = held.read((rows, *(slice(None),) * (len(held.shape) - 1)))
+            data = stored_array.read(
+                (rows, *(slice(None),) * (len(stored_array.shape) - 1))
+            )
             return Stack(data.reshape(-1).tolist(), data.shape)
-        data = held.read((slice(None),) * len(held.shape))
+        data = stored_array.read((slice(None),) * len(stored_array.shape))
         shape = tuple(notes[STACK]) if STACK in notes else None
         if ENCODING not in notes:
             if shape is not None:
@@ -477,8 +479,8 @@ def _opened(filename: Any, mode: str, metadata: Any = None) -> Any:
         where = repr(str(filename))
         why = _why(error, filename)
         message = MSG_OPEN.format(where, mode, why)
-        known = (FileNotFoundError, FileExistsError, PermissionError)
-        kind = next((kind for kind in known if isinstance(error, kind)), OSError)
+        kinds = (FileNotFoundError, FileExistsError, PermissionError)
+        kind = next((kind for kind in kinds if isinstance(error, kind)), OSError)
         raise kind(message) from error
 
 

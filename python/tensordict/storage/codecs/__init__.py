@@ -1,4 +1,4 @@
-"""The kinds of values in checkpoints and messages: a codec for each, behind one table."""
+"""The kinds of values in checkpoints and messages: a codec for each kind, and their table."""
 
 from tensordict.storage.codecs.collections import COLLECTIONS
 from tensordict.storage.codecs.interface import (

@@ -1,4 +1,4 @@
-"""Collections: dense ones by their levels, lazy stacks, values that are no tensors."""
+"""Codecs of collections: dense collections, lazy stacks, non-tensor data."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ __all__ = ["COLLECTIONS"]
 
 
 def _class_named(name: str, source: object) -> Any:
-    """Return the class of values that are no tensors by the name that files have."""
+    """Return the class of non-tensor data that has this name in files."""
     return registry.find_class(None, f"tensordict:{name}", None, source)
 
 
 class NonTensorCodec(Codec):
-    """A value that is no tensor, once for all elements."""
+    """The codec of one non-tensor value for all elements."""
 
     name = "non tensor"
 
     def matches(self, value: object) -> bool:
-        """Return whether a value is a collection of one value that is no tensor."""
+        """Return whether a value is a collection of one non-tensor value."""
         return holds_values(value)
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
-        """Return class, value and batch size."""
+        """Return the class, the value and the batch size."""
         return {
             "class": type(value).__name__,
             "data": encoder.encode(self.data(value), (*path, "data")),
@@ -43,44 +43,44 @@ class NonTensorCodec(Codec):
         }
 
     def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
-        """Return the value in its class."""
+        """Return the non-tensor collection."""
         cls = _class_named(fields["class"], decoder.source)
         return self.made(cls, decoder.decode(fields["data"]), fields["shape"])
 
     def data(self, value: Value) -> Any:
-        """Return what is inside."""
+        """Return the Python value of the collection."""
         return value.data
 
     def made(self, cls: Any, data: object, size: list[int]) -> Any:
-        """Return ``data`` in the class."""
+        """Return a collection of the class ``cls`` with the value ``data``."""
         return cls._of([data], 0, torch.Size(size))
 
 
 class ColumnCodec(NonTensorCodec):
-    """Values that are no tensors, one for each element."""
+    """The codec of non-tensor data with one value for each element."""
 
     name = "column"
 
     def matches(self, value: object) -> bool:
-        """Return whether a value is a collection of a value for each element."""
+        """Return whether a value is a collection with one non-tensor value for each element."""
         return super().matches(value) and hasattr(value, "tensordicts")
 
     def data(self, value: Value) -> Any:
-        """Return the values as lists."""
+        """Return the values as nested lists."""
         return value.tolist()
 
     def made(self, cls: Any, data: object, size: list[int]) -> Any:
-        """Return the lists in the class."""
+        """Return a collection of the class ``cls`` with the values of nested lists."""
         return cls._from_nested(data, size)
 
 
 def _is_lazy(value: object) -> bool:
-    """Return whether a collection is a lazy stack itself, no view or wrapper of one."""
+    """Return whether a value is a lazy stack itself, not a view or wrapper of one."""
     return isinstance(value, classes.LazyStackedTensorDict)
 
 
 class StackCodec(Codec):
-    """A lazy stack, member by member."""
+    """The codec of lazy stacks: it encodes each member."""
 
     name = "stack"
 
@@ -89,7 +89,7 @@ class StackCodec(Codec):
         return isinstance(value, CollectionProtocol) and _is_lazy(value)
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
-        """Return members, dim and names."""
+        """Return the members, the stack dimension and the names."""
         return {
             "members": encoder.items(value.tensordicts, path),
             "dim": value.stack_dim,
@@ -99,14 +99,14 @@ class StackCodec(Codec):
     def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
         """Return the lazy stack."""
         members = decoder.decode(fields["members"])
-        made = classes.LazyStackedTensorDict(*members, stack_dim=fields["dim"])
+        stack = classes.LazyStackedTensorDict(*members, stack_dim=fields["dim"])
         if fields["names"] is not None:
-            made.names = fields["names"]
-        return made
+            stack.names = fields["names"]
+        return stack
 
 
 class CollectionCodec(Codec):
-    """A collection, as the levels of a safetensors file have it."""
+    """The codec of other collections: it encodes the levels of a safetensors file."""
 
     name = "collection"
 
@@ -115,7 +115,7 @@ class CollectionCodec(Codec):
         return isinstance(value, CollectionProtocol)
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
-        """Return the level, and the names of its tensors where they differ from keys."""
+        """Return the level, the names of its tensors, and names that differ from the keys."""
         writer = _ItemWriter(encoder)
         level = value._to_level(writer, path)
         renamed = {}
@@ -142,10 +142,10 @@ class CollectionCodec(Codec):
 
 
 class _ItemWriter(Writer):
-    """A writer of levels that has a place for what safetensors files alone have not.
+    """A writer of levels that also takes values that a safetensors file cannot hold.
 
     Args:
-        encoder: takes lazy stacks, columns of values, and values that are no JSON.
+        encoder: encodes lazy stacks, columns of values, and values that are not JSON.
     """
 
     takes_columns = True
@@ -155,16 +155,16 @@ class _ItemWriter(Writer):
         self.encoder = encoder
 
     def value(self, value: object, path: Path, kind: str) -> dict[str, Any]:
-        """The entry of a value that is no tensor."""
+        """Return the entry of a non-tensor value."""
         entry = {"encoded": self.encoder.encode(value, path)}
         return entry if kind == "NonTensorData" else {**entry, "kind": kind}
 
     def column(self, stack: CollectionProtocol, path: Path) -> dict[str, Any]:
-        """The entry of a value per element."""
+        """Return the entry of non-tensor data with one value for each element."""
         return {"encoded": self.encoder.encode(stack, path), "is_whole": True}
 
     def entries(self, values: dict[str, Any], path: Path) -> dict[str, Any]:
-        """The entries of a level, of which lazy stacks stay lazy."""
+        """Return the entries of a level. Lazy stacks stay lazy."""
         lazy = {key: value for key, value in values.items() if _is_lazy(value)}
         others = {key: value for key, value in values.items() if key not in lazy}
         found = super().entries(others, path)
@@ -197,4 +197,4 @@ COLLECTIONS: Final[tuple[Codec, ...]] = (
     StackCodec(),
     CollectionCodec(),
 )
-"""The codecs of collections, in the order in which they are asked."""
+"""The codecs of collections, in the order in which they are tried."""

@@ -1,4 +1,4 @@
-"""The dtypes that files have, and the names of all."""
+"""The dtypes of the safetensors format, and the names of dtypes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 __all__ = ["FORMAT_DTYPES", "MSG_UNKNOWN", "dtype_of", "in_format", "name_of"]
 
 MSG_UNKNOWN = (
-    "This version of tensordict cannot read a value of the kind {!r}: upgrade it, or "
-    "register what reads it with tensordict.checkpoint.register_codec."
+    "This version of tensordict cannot read a value of the kind {!r}: upgrade tensordict, "
+    "or register a codec for it with tensordict.checkpoint.register_codec."
 )
 
 FORMAT_DTYPES: set[torch.dtype] = {
@@ -38,11 +38,11 @@ FORMAT_DTYPES: set[torch.dtype] = {
         if hasattr(torch, name)
     ),
 }
-"""The dtypes that the safetensors format has; tensors of others are kept as bytes."""
+"""The dtypes of the safetensors format. Tensors of other dtypes are stored as bytes."""
 
 
 def in_format(value: torch.Tensor) -> torch.Tensor:
-    """Return a dense tensor as files keep it: as bytes where the format lacks its dtype."""
+    """Return a dense tensor in the form for files: as bytes if the format lacks its dtype."""
     if value.dtype in FORMAT_DTYPES:
         return value
     plain = value.resolve_conj().resolve_neg().contiguous()
@@ -58,7 +58,7 @@ def dtype_of(name: str) -> torch.dtype:
     """Return the dtype of a name, such as ``float32``.
 
     Raises:
-        ValueError: this torch has none of that name.
+        ValueError: this version of torch has no dtype of this name.
     """
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):

@@ -17,15 +17,16 @@ Path: TypeAlias = "tuple[str, ...]"
 """The keys that lead to a value, for messages and names of tensors."""
 
 Value: TypeAlias = Any
-"""A value of the classes of one codec, which knows them."""
+"""A value of a class that the codec handles."""
 
 
 class Codec:
-    """A kind of value in checkpoints and messages: its JSON, and the way back.
+    """A codec: it converts one kind of values to JSON and back.
 
-    A class of your own says with :meth:`matches` which values it takes, with :meth:`encode`
-    what JSON says of one, and makes the value again with :meth:`decode`.
-    :func:`register_codec` makes it known, for writing and for reading.
+    To support further classes in checkpoints, derive from this class: list the classes in
+    :attr:`classes` or override :meth:`matches`, and define :meth:`encode` and
+    :meth:`decode`. Then call :func:`register_codec`, in the program that saves and in the
+    program that loads.
 
     Examples:
         >>> import fractions, tempfile
@@ -50,25 +51,24 @@ class Codec:
     """The name of the kind in files, as the value of ``$``."""
 
     classes: tuple[type, ...] = ()
-    """Classes whose values it takes; classes derived from these are others."""
+    """The classes whose values the codec handles. Derived classes are not included."""
 
     def matches(self, value: object) -> bool:
-        """Return whether it takes a value that is of none of its :attr:`classes`."""
+        """Return whether the codec handles a value whose class is not in :attr:`classes`."""
         return False
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
-        """Return what JSON says of a value, beside its kind.
+        """Return the JSON fields of a value, without its kind.
 
         Args:
             value: the value.
-            path: the keys that lead to it.
-            encoder: makes JSON of the values inside (:meth:`Encoder.encode`), and takes
-                their tensors.
+            path: the keys that lead to the value.
+            encoder: encodes nested values (:meth:`Encoder.encode`), and stores tensors.
         """
         raise NotImplementedError
 
     def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
-        """Return the value of which :meth:`encode` has made ``fields``."""
+        """Return the value from the fields that :meth:`encode` has returned."""
         raise NotImplementedError
 
 
@@ -78,17 +78,17 @@ _ORDER: list[Codec] = []
 
 
 def register_codec(codec: Codec, *, is_last: bool = False) -> None:
-    """Make a kind of value known to checkpoints and messages.
+    """Register a codec for checkpoints and messages.
 
-    It is asked before those that are known. Register it in each program that reads such
-    values: nothing is imported because a file names it.
+    The codec is tried before the codecs registered earlier. Register it in each program that
+    reads such values: a file never causes an import.
 
     Args:
-        codec: the codec, in the place of one with its name.
-        is_last: whether it is asked after those that are known.
+        codec: the codec. It replaces a codec of the same name.
+        is_last: whether to try the codec after the codecs registered earlier.
 
     Raises:
-        ValueError: it has no name.
+        ValueError: the codec has no name.
     """
     if not codec.name:
         raise ValueError(MSG_NAMELESS.format(type(codec).__name__))
@@ -103,7 +103,7 @@ def register_codec(codec: Codec, *, is_last: bool = False) -> None:
 
 
 def codec_of(value: object) -> Codec | None:
-    """Return the codec that takes a value; None if there is none."""
+    """Return the codec that handles a value; None if there is none."""
     found = _OF_CLASS.get(type(value))
     if found is not None:
         return found
@@ -111,5 +111,5 @@ def codec_of(value: object) -> Codec | None:
 
 
 def codec_named(name: str) -> Codec | None:
-    """Return the codec of the kind that a file names; None if it is not known here."""
+    """Return the codec of a kind that a file names; None if none is registered."""
     return _NAMED.get(name)

@@ -1,4 +1,4 @@
-"""Tensors: dense, sparse and jagged ones, parameters, and those that ranks have parts of."""
+"""Codecs of tensors: dense, sparse and jagged tensors, parameters, and sharded tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _detached(value: torch.Tensor) -> torch.Tensor:
 
 
 class ShardedCodec(Codec):
-    """A tensor of which each rank has a part."""
+    """The codec of sharded tensors: each rank holds a part."""
 
     name = "sharded"
 
@@ -34,22 +34,22 @@ class ShardedCodec(Codec):
         return isinstance(value, torch.Tensor) and is_sharded(value)
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
-        """Return its layout over the ranks; each of them saves its part under the key."""
+        """Return the layout of the tensor. Each rank saves its part under the key."""
         if value.requires_grad:
             value = value.detach()
-        known, layout = encoder.share(value, path)
+        key, layout = encoder.share(value, path)
         return {
-            "key": known,
+            "key": key,
             "shape": list(layout.shape),
             "dtype": name_of(value.dtype),
             "placements": list(layout.placements),
         }
 
     def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
-        """Return the tensor of all parts.
+        """Return the tensor, assembled from all parts.
 
         Raises:
-            ValueError: the decoder is of what one process has written.
+            ValueError: the decoder reads data of a single process.
         """
         if decoder.sharded is None:
             raise ValueError(MSG_UNKNOWN.format(self.name))
@@ -57,7 +57,7 @@ class ShardedCodec(Codec):
 
 
 class ParameterCodec(Codec):
-    """A parameter of a module."""
+    """The codec of parameters of modules."""
 
     name = "parameter"
 
@@ -66,7 +66,7 @@ class ParameterCodec(Codec):
         return isinstance(value, torch.nn.Parameter)
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
-        """Return the tensor, and whether it trains."""
+        """Return the tensor, and whether it requires grad."""
         inner = encoder.encode(value.detach(), path)
         return {"value": inner, "trains": value.requires_grad}
 
@@ -76,7 +76,7 @@ class ParameterCodec(Codec):
 
 
 class JaggedCodec(Codec):
-    """A nested tensor of the jagged layout."""
+    """The codec of nested tensors in the jagged layout."""
 
     name = "jagged"
 
@@ -85,7 +85,7 @@ class JaggedCodec(Codec):
         return isinstance(value, torch.Tensor) and value.layout == torch.jagged
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
-        """Return its values and offsets."""
+        """Return the values and the offsets."""
         value = _detached(value)
         parts = {"values": value.values(), "offsets": value.offsets()}
         return {key: encoder.encode(part, (*path, key)) for key, part in parts.items()}
@@ -98,16 +98,16 @@ class JaggedCodec(Codec):
 
 
 class SparseCodec(Codec):
-    """A sparse tensor of coordinates."""
+    """The codec of sparse tensors in the COO layout."""
 
     name = "sparse"
 
     def matches(self, value: object) -> bool:
-        """Return whether a value is a sparse tensor of coordinates."""
+        """Return whether a value is a sparse COO tensor."""
         return isinstance(value, torch.Tensor) and value.layout == torch.sparse_coo
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
-        """Return its indices, values and shape."""
+        """Return the indices, values and shape."""
         value = _detached(value)
         return {
             "indices": encoder.encode(value._indices(), (*path, "indices")),
@@ -128,7 +128,7 @@ class SparseCodec(Codec):
 
 
 class TensorCodec(Codec):
-    """A dense tensor, whose values the files of the item have."""
+    """The codec of dense tensors. Their values are in the files of the item."""
 
     name = "tensor"
 
@@ -137,7 +137,7 @@ class TensorCodec(Codec):
         return isinstance(value, torch.Tensor)
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
-        """Return the name of its values, whether it trains, and its device."""
+        """Return the name of the tensor, whether it requires grad, and its device."""
         trains = value.requires_grad and value.is_leaf
         value = _detached(value)
         if value.layout != torch.strided:
@@ -154,7 +154,7 @@ class TensorCodec(Codec):
         return fields
 
     def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
-        """Return the tensor, where it is wished, or where it was."""
+        """Return the tensor, on the device of the decoder or on its saved device."""
         tensor = decoder.placed(decoder.taken(fields), fields.get("device"))
         return tensor.requires_grad_() if fields.get("trains") else tensor
 
@@ -166,4 +166,4 @@ TENSORS: Final[tuple[Codec, ...]] = (
     SparseCodec(),
     TensorCodec(),
 )
-"""The codecs of tensors, in the order in which they are asked."""
+"""The codecs of tensors, in the order in which they are tried."""

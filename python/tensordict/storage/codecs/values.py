@@ -1,4 +1,4 @@
-"""Values that are neither tensors nor collections: what Python and NumPy have and JSON not."""
+"""Codecs of Python and NumPy values that JSON cannot hold."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["VALUES"]
 
 
 def _text_of(content: bytes) -> str:
-    """Return bytes as text."""
+    """Return bytes as Base64 text."""
     return base64.b64encode(content).decode()
 
 
 class Scalar(Codec):
-    """The values of one class, which are one field of JSON.
+    """The codec of a class whose values are one field of JSON.
 
     Args:
         name: the name of the kind in files.
         cls: the class.
-        to_json: makes plain JSON of a value.
-        of_json: makes the value again.
+        to_json: a function that converts a value to plain JSON.
+        of_json: a function that converts the JSON back.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Scalar(Codec):
         self.of_json = of_json
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
-        """Return the one field of a value."""
+        """Return the field of a value."""
         return {"value": self.to_json(value)}
 
     def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
@@ -59,7 +59,7 @@ class Scalar(Codec):
 
 
 class PathCodec(Scalar):
-    """Paths of files, those of other systems included."""
+    """The codec of paths, including paths of other systems."""
 
     def matches(self, value: object) -> bool:
         """Return whether a value is a path."""
@@ -67,7 +67,7 @@ class PathCodec(Scalar):
 
 
 class Span(Scalar):
-    """Ranges and slices of whole numbers."""
+    """The codec of ranges and slices of integers."""
 
     def __init__(self, cls: type) -> None:
         super().__init__(
@@ -77,23 +77,23 @@ class Span(Scalar):
             lambda parts: cls(*parts),
         )
         self.cls = cls
-        # A slice may be of anything: each value is looked at.
+        # No classes: a slice may hold other objects than integers, so `matches` decides.
         self.classes: tuple[type, ...] = ()
 
     def matches(self, value: object) -> bool:
-        """Return whether a value is one of whole numbers."""
+        """Return whether a value is a range or slice of integers."""
         return type(value) is self.cls and all(
             part is None or isinstance(part, int) for part in self.to_json(value)
         )
 
 
 class Sequence(Codec):
-    """The values of a class of items.
+    """The codec of a class of sequences or sets.
 
     Args:
         name: the name of the kind in files.
         cls: the class.
-        order: puts items in an order that does not depend on the run.
+        order: a function that returns the items in an order that is the same in every run.
     """
 
     def __init__(
@@ -108,32 +108,32 @@ class Sequence(Codec):
         return {"items": encoder.items(self.order(value), path)}
 
     def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
-        """Return the items in the class."""
+        """Return a sequence of the class with the items."""
         return self.classes[0](decoder.decode(fields["items"]))
 
 
 def _sorted(items: Iterable[Any]) -> list[Any]:
-    """Equal sets make equal files."""
+    """Return the items in an order by which equal sets make equal files."""
     return sorted(items, key=repr)
 
 
 class Dict(Codec):
-    """The dicts of a class, as pairs."""
+    """The codec of a class of dicts, as pairs."""
 
     def __init__(self, name: str, cls: type) -> None:
         self.name = name
         self.classes: tuple[type, ...] = (cls,)
 
     def matches(self, value: object) -> bool:
-        """Return whether it is a dict of a class of its own, such as torch's for states.
+        """Return whether a value is a dict of a derived class, for example a state dict.
 
-        Its values count, if it is made as a dict is.
+        The class must have the constructor of ``dict`` or ``OrderedDict``.
         """
         makers = (dict.__init__, OrderedDict.__init__)
         return isinstance(value, dict) and type(value).__init__ in makers
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
-        """Return the pairs, and the versions that modules note in their states."""
+        """Return the pairs, and the versions of modules in a state dict."""
         encode = encoder.encode
         pairs = [
             [encode(key, (*path, "key")), encode(item, (*path, str(key)))]
@@ -148,17 +148,17 @@ class Dict(Codec):
     def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
         """Return the dict of the pairs."""
         pairs = [tuple(decoder.decode(pair)) for pair in fields["items"]]
-        made = self.classes[0](dict(pairs))
+        value = self.classes[0](dict(pairs))
         if "metadata" in fields:
-            made._metadata = OrderedDict(decoder.decode(fields["metadata"]))
-        return made
+            value._metadata = OrderedDict(decoder.decode(fields["metadata"]))
+        return value
 
 
 def _checked(value: Value, path: Path, encoder: Encoder) -> np.ndarray[Any, Any]:
-    """Return a value as an array whose bytes say all of it.
+    """Return a value as an array whose bytes hold all of it.
 
     Raises:
-        TypeError: they do not: it is masked, or holds objects.
+        TypeError: the array is masked, structured, or holds objects.
     """
     array = np.asarray(value)
     is_masked = type(value) is not np.ndarray and np.ma.is_masked(value)
@@ -170,16 +170,16 @@ def _checked(value: Value, path: Path, encoder: Encoder) -> np.ndarray[Any, Any]
 
 
 class NumPyScalar(Codec):
-    """A scalar, as the text of its bytes."""
+    """The codec of NumPy scalars, as the text of their bytes."""
 
     name = "numpy scalar"
 
     def matches(self, value: object) -> bool:
-        """Return whether a value is a scalar of NumPy."""
+        """Return whether a value is a NumPy scalar."""
         return isinstance(value, np.generic)
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
-        """Return dtype and bytes."""
+        """Return the dtype and the bytes."""
         array = _checked(value, path, encoder)
         return {"dtype": array.dtype.str, "bytes": _text_of(array.tobytes())}
 
@@ -190,7 +190,7 @@ class NumPyScalar(Codec):
 
 
 class Array(Codec):
-    """An array, as a tensor of its bytes."""
+    """The codec of NumPy arrays, as tensors of their bytes."""
 
     name = "array"
 
@@ -199,7 +199,7 @@ class Array(Codec):
         return isinstance(value, np.ndarray)
 
     def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
-        """Return dtype, shape and the name of the bytes."""
+        """Return the dtype, the shape and the name of the bytes."""
         array = _checked(value, path, encoder)
         content = np.frombuffer(array.tobytes(), np.uint8).copy()
         return {
@@ -218,7 +218,7 @@ class Array(Codec):
 VALUES: Final[tuple[Codec, ...]] = (
     NumPyScalar(),
     Array(),
-    # Finite numbers are JSON themselves.
+    # Only for nan and infinities: JSON holds finite numbers.
     Scalar("float", float, repr, float),
     Scalar("bytes", bytes, _text_of, base64.b64decode),
     Scalar(
@@ -253,4 +253,4 @@ VALUES: Final[tuple[Codec, ...]] = (
     Dict("ordered", OrderedDict),
     Dict("counter", Counter),
 )
-"""The codecs of values, in the order in which they are asked."""
+"""The codecs of values, in the order in which they are tried."""

@@ -1,4 +1,4 @@
-"""``tensordict.append_memmap``."""
+"""The function ``tensordict.append_memmap``."""
 
 from __future__ import annotations
 
@@ -17,31 +17,30 @@ __all__ = ["append_memmap"]
 
 MSG_ROWS = "rows must be a tensordict or a tensorclass, got {}."
 MSG_NO_DIRECTORY = (
-    "append_memmap appends to a directory written by save or memmap, and {} is not one. An "
-    "archive cannot grow: unpack it with unpack_memmap first."
+    "append_memmap appends to a directory written by save or memmap, but {} is not a "
+    "directory. An archive cannot grow: unpack it with unpack_memmap first."
 )
 
 
 def append_memmap(
     prefix: str | Path, rows: object, *, allow_pickle: bool | None = None
 ) -> None:
-    """Append rows to a saved directory, along its first batch dim.
+    """Append rows to a saved directory, along its first batch dimension.
 
-    The rows are written behind those that are there, and then appear in one step: a
-    process that is killed leaves the save as it was before or after, and a reader sees all
-    of the rows or none. Collections that were loaded before keep their rows. Of many
-    short appends a :class:`~tensordict.data.DatasetWriter` makes less work.
+    All rows become visible in one step. After a kill, the save contains all of the new rows
+    or none. Tensordicts that were loaded before keep their rows. For many short appends, a
+    :class:`~tensordict.data.DatasetWriter` is faster.
 
     Args:
         prefix: the directory, written by ``save`` or ``memmap``.
-        rows: a collection of the same keys, dtypes and shapes behind the first dim.
-            Non-tensor values must be those that were saved.
-        allow_pickle: whether saved values that are pickles are read, to be compared.
+        rows: a tensordict with the keys and dtypes of the save, and with its shapes except
+            for the first dimension. Non-tensor data must equal the saved values.
+        allow_pickle: whether to unpickle saved values to compare them.
 
     Raises:
-        ValueError: the rows do not fit, or ``prefix`` is no directory that can grow.
-        TypeError: ``rows`` is no collection.
-        OSError: they cannot be written; the save is as it was.
+        ValueError: the rows do not fit, or ``prefix`` is not a directory that can grow.
+        TypeError: ``rows`` is not a tensordict.
+        OSError: the rows cannot be written. The save is unchanged.
 
     Examples:
         >>> import tempfile

@@ -1,4 +1,4 @@
-"""Names of classes, which the numbers of an entry stand for."""
+"""The names of the classes that the integers of an entry stand for."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tensordict import _rust
 __all__ = ["CLASS_NAMES", "read_class_names"]
 
 CLASS_NAMES: Final = "class_names"
-"""The field of an entry in the metadata."""
+"""The field of an entry's metadata that holds the names."""
 
 
 def read_class_names(path: str | Path) -> dict[Any, list[str]]:
-    """Read the names of the classes of all entries of a directory, by their keys."""
+    """Return the class names of all entries of a directory, by their keys."""
     found: dict[Any, list[str]] = {}
     _read(Path(path), (), found)
     return {key[0] if len(key) == 1 else key: names for key, names in found.items()}

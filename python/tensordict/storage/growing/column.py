@@ -1,4 +1,4 @@
-"""The column of one entry: its values, and its table of shapes if those differ."""
+"""The column of one entry: its values, and a table of shapes if the shapes differ."""
 
 from __future__ import annotations
 
@@ -19,45 +19,47 @@ from tensordict.storage.growing.text import (
 __all__ = ["Column", "Fitted"]
 
 UNDECIDED: Final = "is_undecided"
-"""The field of a column whose rows are all empty lists: of any dtype, or no tensors."""
+"""The field of a column whose rows are all empty lists. Later rows decide the dtype, or that the
+column holds non-tensor data."""
 
 MSG_MISFIT = "Cannot append rows of dtype {} and shape {} to the entry {!r}, of dtype {} and shape {}."
 MSG_DTYPE_OF_ROWS = (
-    "Cannot append rows of dtype {0} and shape {1} to the entry {2!r}, whose rows are of "
+    "Cannot append rows of dtype {0} and shape {1} to the entry {2!r}, whose rows have "
     "dtype {3} and {4}. Convert the rows with .to({3})."
 )
 MSG_DIMS_OF_ROWS = (
-    "Cannot append rows of dtype {} and shape {} to the entry {!r}, whose rows are of dtype "
-    "{} and {}: rows may differ in their sizes, and not in the number of their dims."
+    "Cannot append rows of dtype {} and shape {} to the entry {!r}, whose rows have dtype "
+    "{} and {}: rows may differ in their sizes, but not in the number of their dimensions."
 )
 MSG_KIND = "Cannot append {} to the entry {!r}, which is {}."
-MSG_DTYPE = "The entry {!r} is of dtype {}, which has no file that can be loaded."
+MSG_DTYPE = "The entry {!r} has dtype {}, which cannot be loaded from a file."
 
 
 class Fitted(NamedTuple):
-    """Rows as a column adds them."""
+    """Rows in the form in which a column stores them."""
 
     data: Any
-    """Their bytes."""
+    """The bytes of the rows."""
     table: Any = None
-    """Their shapes, where the column has them."""
+    """The shapes of the rows, if the column has a table of shapes."""
     entry: dict[str, Any] | None = None
-    """The metadata of the column from these rows on, where they decide it."""
+    """The new metadata of the column, if these rows decide its dtype or encoding."""
 
 
 class Column:
     """An entry whose rows are in a file.
 
     Args:
-        key: its path, for messages.
-        entry: what the metadata says of it. It is changed as the column grows.
+        key: the key, for messages.
+        entry: the metadata of the entry. The column changes it as it grows.
         stem: the path of its file without ``.memmap``.
-        num_rows: how many rows are published.
-        stays_open: whether its files are kept open.
-        has_room: whether room is set aside for rows to come.
+        num_rows: the number of published rows.
+        stays_open: whether to keep its files open.
+        has_room: whether to reserve disk space for later rows.
 
     Raises:
         RuntimeError: its files are shorter than the metadata says.
+        ValueError: the dtype in the metadata is unknown.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Column:
             file.check_size()
 
     def _describe(self) -> None:
-        """Take what the entry of the metadata says."""
+        """Read dtype, encoding and number of dimensions from the metadata of the entry."""
         entry = self.entry
         self.dtype: torch.dtype = getattr(
             torch, str(entry["dtype"]).removeprefix("torch."), None
@@ -102,14 +104,14 @@ class Column:
 
     @classmethod
     def entry_of(cls, data: Any) -> dict[str, Any]:
-        """Describe a new column for such rows, for the metadata."""
+        """Return the metadata of a new column for such rows."""
         entry: dict[str, Any] = {"device": "cpu", "shape": [0]}
         if _are_empty(data):
             entry |= {"shape": [0, 1], "dtype": "torch.float32", "is_nested": True}
             return entry | {UNDECIDED: True}
         if isinstance(data, Values):
             entry |= {"shape": [0, 1], "dtype": "torch.uint8", "is_nested": True}
-            # Ours: the published reader passes over it.
+            # The published package ignores this field.
             entry["encoding"] = encoding_of(data.items)
             return entry
         if isinstance(data, Ragged):
@@ -124,12 +126,12 @@ class Column:
 
     @property
     def is_ragged(self) -> bool:
-        """Return whether its rows may differ in shape."""
+        """Whether the rows may differ in shape."""
         return self.table is not None
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """The shape of each row, where all have the same."""
+        """The shape of each row, if all rows have the same shape."""
         return tuple(self.entry["shape"][1:])
 
     def _items_a_row(self) -> int:
@@ -141,16 +143,16 @@ class Column:
     # Checking ---------------------------------------------------------------------------
 
     def fitted(self, data: Any, is_strict: bool) -> Fitted:
-        """The rows as they are added, without adding any yet.
+        """Return rows in the form in which :meth:`add` stores them. Nothing is added yet.
 
         Args:
             data: a tensor ``[N, ...]``, :class:`Ragged` or :class:`Values`.
-            is_strict: whether rows of another shape are refused, and do not make the
-                column one of rows that differ.
+            is_strict: whether rows of another shape are an error. Otherwise they make the
+                column ragged.
 
         Raises:
-            ValueError: they do not fit.
-            TypeError: a value is none that the column can hold.
+            ValueError: the rows do not fit.
+            TypeError: the column cannot hold a value.
         """
         if self.is_undecided and not _are_empty(data):
             return self._deciding(data)
@@ -163,7 +165,7 @@ class Column:
         if isinstance(data, Values):
             if not self.num_dims or not _are_empty(data):
                 raise ValueError(
-                    MSG_KIND.format("values that are no tensors", self.key, "a tensor")
+                    MSG_KIND.format("non-tensor data", self.key, "a tensor")
                 )
             data = self._without_items(len(data))
         is_ragged = isinstance(data, Ragged)
@@ -174,16 +176,16 @@ class Column:
             return Fitted(bytes_of(data))
         if is_strict and not self.is_ragged and not is_ragged:
             shape = (self.num_rows, *self.row_shape)
-            given = data.dtype, tuple(data.shape)
-            raise ValueError(MSG_MISFIT.format(*given, self.key, self.dtype, shape))
+            found = data.dtype, tuple(data.shape)
+            raise ValueError(MSG_MISFIT.format(*found, self.key, self.dtype, shape))
         if values.dtype != self.dtype or num_dims != self.num_dims:
             raise self._misfit(data)
         return Fitted(bytes_of(values), _table_of(data))
 
     def _deciding(self, data: Any) -> Fitted:
-        """Rows of which the first are no empty lists, and decide what those were."""
+        """Return the first rows that are not empty lists, with the metadata that they decide."""
         if isinstance(data, Values):
-            # Nothing was written of those: no bytes stand for an empty list.
+            # The earlier rows, empty lists, have no bytes in the file.
             entry: dict[str, Any] = {"dtype": "torch.uint8", "encoding": VALUES}
             fitted, num_dims = _fitted_values(data, VALUES, self.key), 1
         else:
@@ -199,7 +201,7 @@ class Column:
         return fitted._replace(entry=entry)
 
     def _without_items(self, count: int) -> Ragged:
-        """Empty lists as rows of this column."""
+        """Return empty lists as rows of this column."""
         shape = [0] * self.num_dims if self.is_ragged else [0, *self.row_shape[1:]]
         table = torch.tensor(shape, dtype=torch.int64).expand(count, -1)
         return Ragged(torch.empty(0, dtype=self.dtype), table)
@@ -211,17 +213,18 @@ class Column:
             shape: Any = tuple(shapes[0]) if len(shapes) == 1 else shapes[:3]
         else:
             dtype, shape = data.dtype, tuple(data.shape[1:])
-        own = f"{self.num_dims} dims" if self.is_ragged else f"shape {self.row_shape}"
-        given = dtype, shape, self.key, self.dtype, own
-        is_dtype = dtype != self.dtype
-        return ValueError(
-            (MSG_DTYPE_OF_ROWS if is_dtype else MSG_DIMS_OF_ROWS).format(*given)
+        expected = (
+            f"{self.num_dims} dimensions"
+            if self.is_ragged
+            else f"shape {self.row_shape}"
         )
+        message = MSG_DTYPE_OF_ROWS if dtype != self.dtype else MSG_DIMS_OF_ROWS
+        return ValueError(message.format(dtype, shape, self.key, self.dtype, expected))
 
     # Adding -----------------------------------------------------------------------------
 
     def add(self, fitted: Fitted, num_rows: int) -> None:
-        """Add rows that :meth:`fitted` gave."""
+        """Add rows in the form of :meth:`fitted`."""
         data, table, entry = fitted
         if entry is not None:
             self._decide(entry)
@@ -236,19 +239,19 @@ class Column:
     # Taking rows over -------------------------------------------------------------------
 
     def holds_rows_of(self, other: Column) -> bool:
-        """Return whether the bytes of another column could follow those of this one."""
+        """Return whether the bytes of another column could follow the bytes of this one."""
         is_same = self.dtype == other.dtype and self.encoding == other.encoding
         is_same &= self.num_dims == other.num_dims
         return is_same and not self.is_undecided and not other.is_undecided
 
     def make_room_for(self, other: Column) -> None:
-        """Get a table of shapes, if the rows of another column differ from those here."""
+        """Create a table of shapes, if the rows of another column have another shape."""
         is_same = not other.is_ragged and other.row_shape == self.row_shape
         if self.table is None and not is_same:
             self._become_ragged()
 
     def count_rows_of(self, other: Column) -> None:
-        """Count the rows of another column, whose bytes now follow those here."""
+        """Count the rows of another column, whose bytes now follow the bytes of this one."""
         if self.table is not None and other.table is None:
             row = np.array(other.row_shape, dtype=np.int64)
             self.table.add(np.tile(row, (other.num_rows, 1)))
@@ -256,17 +259,17 @@ class Column:
         self.num_items = self.values.size // self.dtype.itemsize
 
     def _decide(self, entry: dict[str, Any]) -> None:
-        """Become a column of the rows that were given, behind empty lists."""
+        """Replace the metadata of a column of empty lists by the metadata that new rows decide."""
         num_dims = self.num_dims
         self.entry.clear()
         self.entry.update(entry)
         self._describe()
         if self.table is not None:
-            # Rows without items have the shape 0 in every dim, however many these are.
+            # Every size of an empty row is 0, for any number of dimensions.
             self.table.add(bytes(self.num_rows * 8 * (self.num_dims - num_dims)))
 
     def _become_ragged(self) -> None:
-        """Give the rows that there are, all of one shape, a table."""
+        """Create a table of shapes for the rows so far, which all have one shape."""
         row = np.array(self.row_shape, dtype=np.int64)
         self.table = self._table_file(0)
         self.table.add(np.tile(row, (self.num_rows, 1)))
@@ -275,13 +278,13 @@ class Column:
         self.entry["shape"] = [self.num_rows, self.num_dims]
 
     def undecided_entry(self) -> dict[str, Any] | None:
-        """Return the metadata while it is not decided of what the rows are."""
+        """Return a copy of the metadata, if all rows are empty lists; else None."""
         return dict(self.entry) if self.is_undecided else None
 
     def cut_to(
         self, num_rows: int, num_items: int, entry: dict[str, Any] | None
     ) -> None:
-        """Forget rows behind those, and what they decided."""
+        """Remove the rows behind ``num_rows``, and restore the metadata ``entry``."""
         if entry is not None:
             self.entry.clear()
             self.entry.update(entry)
@@ -292,14 +295,14 @@ class Column:
             self.table.cut_to(num_rows * 8 * self.num_dims)
 
     def reserve(self, num_rows: int) -> None:
-        """Set room aside for so many rows in all, as far as their size is known."""
+        """Reserve disk space for ``num_rows`` rows in all, as far as their size is known."""
         if self.table is not None:
             self.table.reserve(num_rows * 8 * self.num_dims)
         else:
             self.values.reserve(num_rows * self._items_a_row() * self.dtype.itemsize)
 
     def files(self) -> list[GrowingFile]:
-        """Its one or two files."""
+        """Return the file of values, and the file of shapes if there is one."""
         return [self.values] if self.table is None else [self.values, self.table]
 
     def _table_file(self, size: int) -> GrowingFile:
@@ -332,7 +335,7 @@ def _fitted_values(data: Values, encoding: str, key: object) -> Fitted:
 
 
 def _table_of(data: Any) -> Any:
-    """The shapes of rows: int64 ``[N, dims]``."""
+    """Return the shapes of rows: int64 ``[N, dims]``."""
     if isinstance(data, Ragged):
         return data.table.cpu().contiguous().numpy()
     row = np.array(data.shape[1:], dtype=np.int64)

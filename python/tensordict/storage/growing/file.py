@@ -1,4 +1,4 @@
-"""A file that is written at its end, with positioned writes and room set aside."""
+"""A file that grows at its end: buffered writes, and disk space reserved ahead."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Final
 __all__ = ["GrowingFile"]
 
 BUFFER_BYTES: Final = 1 << 18
-"""Up to this many bytes wait in memory, so that a short row is no system call."""
+"""The size of the buffer. It saves a system call for each short row."""
 
 MOST_AHEAD: Final = 1 << 28
-"""The most room that is set aside at once."""
+"""The most bytes to reserve ahead at once."""
 
 NO_ROOM_FROM: Final = 1 << 23
-"""Room is set aside from this size on: a small file needs none."""
+"""The size of a file from which space is reserved ahead."""
 
 MSG_SHORT = (
-    "{} has {} bytes, and the rows that its metadata counts need {}: it was cut."
+    "{} has {} bytes, but the rows that its metadata counts need {}: it was cut off."
 )
 
 
@@ -25,11 +25,10 @@ class GrowingFile:
     """The file of a column, or of its table of shapes.
 
     Args:
-        path: where it is. It is made when there are bytes for it.
-        size: how many of its bytes are rows. Those behind were never published, and are
-            written over.
-        stays_open: whether its descriptor is kept between writes.
-        has_room: whether room is set aside for rows to come.
+        path: the path. The file is created with the first bytes.
+        size: the bytes of published rows. Bytes behind them are overwritten.
+        stays_open: whether to keep the descriptor open between writes.
+        has_room: whether to reserve disk space for later rows.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class GrowingFile:
         self._is_unsynced = False
 
     def add(self, data: Any) -> None:
-        """Write bytes behind those that are there; short ones a little later."""
+        """Append bytes. Short data is buffered."""
         data = memoryview(data)
         if not data.nbytes:
             # A view with a dim of size 0 cannot be cast to bytes.
@@ -66,7 +65,7 @@ class GrowingFile:
         self._write(data)
 
     def add_short(self, data: Any) -> None:
-        """Add an array without gaps, in fewer steps where it is short."""
+        """Append a contiguous array. This is faster than :meth:`add` if the array is short."""
         size = data.nbytes
         if not size or len(self._buffer) + size > BUFFER_BYTES:
             self.add(data)
@@ -75,23 +74,24 @@ class GrowingFile:
         self.size += size
 
     def write_out(self) -> None:
-        """Write what waits in memory."""
+        """Write the buffered bytes."""
         if self._buffer:
-            # Kept until it is written: a full disk can get room, and be tried again.
+            # The buffer is cleared after the write: if the disk is full, a later attempt
+            # may succeed.
             self._write(memoryview(bytes(self._buffer)))
             self._buffer.clear()
 
     def skip(self, num_bytes: int) -> None:
-        """Count bytes that are not in this file, behind all that were written."""
+        """Count bytes that another program has written behind the bytes written here."""
         self.write_out()
         self.size += num_bytes
         self._written = self.size
 
     def reserve(self, num_bytes: int) -> None:
-        """Set room aside for so many bytes in all.
+        """Reserve disk space for ``num_bytes`` bytes in all.
 
         Raises:
-            OSError: there is no such room.
+            OSError: the disk does not have the space.
         """
         if num_bytes <= self._room or not hasattr(os, "posix_fallocate"):
             return
@@ -100,7 +100,7 @@ class GrowingFile:
         self._end_on_disk = max(self._end_on_disk, num_bytes)
 
     def cut_to(self, size: int) -> None:
-        """Forget the bytes from ``size`` on: of rows of which not all could be written."""
+        """Remove the bytes from ``size`` on, after an error in the middle of some rows."""
         if size < self._written:
             self._written = size
             self._buffer.clear()
@@ -109,29 +109,29 @@ class GrowingFile:
         self.size = size
 
     def sync(self) -> None:
-        """Have the disk hold what was written."""
+        """Wait until the written bytes are on the disk."""
         if self._is_unsynced:
             os.fsync(self._opened())
             self._is_unsynced = False
             self._let_go()
 
     def close(self) -> None:
-        """Give back the room that no row needs, and the descriptor."""
+        """Free the reserved space that no row uses, and close the descriptor."""
         if self._end_on_disk > self.size:
             os.ftruncate(self._opened(), self.size)
         self.forget()
 
     def forget(self) -> None:
-        """Close the descriptor, and leave the file as it is."""
+        """Close the descriptor, and leave the file unchanged."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def check_size(self) -> None:
-        """Refuse a file that is shorter than what it should hold.
+        """Raise if the file is shorter than its rows need.
 
         Raises:
-            RuntimeError: it is.
+            RuntimeError: the file is shorter.
         """
         try:
             self._end_on_disk = os.stat(self.path).st_size
@@ -148,7 +148,7 @@ class GrowingFile:
             try:
                 self.reserve(end + min(end, MOST_AHEAD))
             except OSError:
-                # Without room for more there may be enough for this.
+                # The disk may have enough space for these bytes, but not for more.
                 self._room = 0
         at = self._written
         self._end_on_disk = max(self._end_on_disk, end)
@@ -162,7 +162,7 @@ class GrowingFile:
     def _opened(self) -> int:
         if self._descriptor is None:
             flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-            # A link out of the directory is not followed.
+            # Do not follow a symbolic link, which could lead out of the directory.
             flags |= getattr(os, "O_NOFOLLOW", 0)
             self._descriptor = os.open(self.path, flags, 0o666)
         return self._descriptor

@@ -1,4 +1,4 @@
-"""One writer at a time in a directory that grows."""
+"""The lock of a growing directory: one writer at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["LOCK_FILE", "WriterLock"]
 LOCK_FILE = ".tensordict-writer.lock"
 
 MSG_TAKEN = (
-    "Another writer has {} open. Give each process a part of its own: DatasetWriter(path, "
+    "Another writer has {} open. Let each process write its own part: DatasetWriter(path, "
     "part=...)."
 )
 
@@ -20,14 +20,14 @@ _HELD: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 
 
 class WriterLock:
-    """The lock of a directory, until it is released or the process ends.
+    """The lock of a directory. It is held until :meth:`release`, or until the process ends.
 
     Args:
         directory: the directory.
-        waits: whether another writer is waited for.
+        waits: whether to wait for another writer. Otherwise another writer is an error.
 
     Raises:
-        RuntimeError: another writer has it.
+        RuntimeError: another writer holds the lock.
     """
 
     def __init__(self, directory: str, waits: bool) -> None:
@@ -35,9 +35,9 @@ class WriterLock:
         self.is_of_parent = False
         self.is_brief = waits
         if waits and any(
-            not each.is_brief and each._is_at(self.path) for each in _HELD
+            not lock.is_brief and lock._is_at(self.path) for lock in _HELD
         ):
-            # The writer of this process would be waited for without end.
+            # A writer of this process holds the lock: the wait would never end.
             raise RuntimeError(MSG_TAKEN.format(directory))
         while True:
             descriptor = os.open(
@@ -50,7 +50,7 @@ class WriterLock:
                 os.close(descriptor)
                 raise RuntimeError(MSG_TAKEN.format(directory)) from None
             except OSError:
-                # A file system without locks: there writers are on their own.
+                # The file system has no locks. Nothing keeps writers apart there.
                 pass
             if self._is_current(descriptor):
                 break
@@ -59,21 +59,23 @@ class WriterLock:
         _HELD.add(self)
 
     def release(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         if self._descriptor is not None:
             if not self.is_of_parent:
-                # While it is held: who waits for it looks whether it is still there.
+                # Delete the file while the lock is held: a waiting writer checks that the
+                # file still exists.
                 with contextlib.suppress(OSError):
                     os.unlink(self.path)
                 with contextlib.suppress(OSError):
-                    # Closing alone would leave it to a child that was forked meanwhile.
+                    # A child that was forked meanwhile holds the descriptor as well, so
+                    # closing it here would not release the lock.
                     fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
             _HELD.discard(self)
 
     def _is_at(self, path: str) -> bool:
-        """Return whether it is the lock in this file."""
+        """Return whether the lock is in this file."""
         return self._descriptor is not None and os.path.realpath(
             path
         ) == os.path.realpath(self.path)
@@ -86,7 +88,7 @@ class WriterLock:
 
 
 def _after_fork() -> None:
-    """Leave the locks to the parent: a child that lives longer must not hold them."""
+    """Leave the locks to the parent: a child that outlives it must not hold them."""
     for lock in list(_HELD):
         lock.is_of_parent = True
         lock.release()

@@ -1,4 +1,4 @@
-"""Let readers see the rows that were written, in one step."""
+"""The step in which new rows become visible to readers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["exchange", "publish", "replace_file", "sweep", "work_area"]
 METADATA = "meta.json"
 CHECKSUMS = ".tensordict-sums.json"
 _MADE = "growing"
-"""The directory in the work area that takes the place of the one that grows."""
+"""The name of the directory in the work area that replaces the growing directory."""
 
 _EXCHANGE = 2
-"""The flag of ``renameat2`` with which two names exchange what they are of."""
+"""The flag of ``renameat2`` that exchanges two directories."""
 
 
 def publish(
@@ -31,62 +31,62 @@ def publish(
 ) -> None:
     """Replace the metadata of some levels in one step.
 
-    The metadata of one level is one file, which a rename replaces. Of several levels, a
-    directory is made with the new metadata and links to all other files, and exchanged
-    with the old one: who reads the old one goes on with that.
+    The metadata of one level is one file, which a rename replaces. For several levels, a new
+    directory gets the new metadata and links to all other files, and is exchanged with the
+    old directory. A process that reads the old directory continues with it.
 
     Args:
         root: the directory.
-        changed: the metadata of levels, by their folders; that of the root is "".
-        is_durable: whether it is on the disk afterwards.
-        is_first: whether its writer has published nothing yet.
+        changed: the metadata of levels by their folders. The folder of the root is "".
+        is_durable: whether to wait until the metadata is on the disk.
+        is_first: whether the writer has published nothing yet.
     """
-    # Checksums are of the bytes that were there before.
+    # The old checksums do not cover the new rows.
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(root, CHECKSUMS))
     is_new = is_first and not os.path.exists(os.path.join(root, METADATA))
     if len(changed) == 1 or is_new or not _exchanged(root, changed, is_durable):
-        # The root is the last: without its metadata there is no save.
+        # The root is written last: a directory without its metadata is not a save.
         for folder in sorted(changed, reverse=True):
             text = json.dumps(changed[folder])
             replace_file(os.path.join(root, folder, METADATA), text, is_durable)
 
 
 def replace_file(path: str, text: str, is_durable: bool = False) -> None:
-    """Put a text into a file in one step."""
-    # One writer at a time: a name of its own is not needed, and nothing stays behind.
-    made = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.next")
-    _write(made, text, is_durable)
-    os.replace(made, path)
+    """Replace the text of a file in one step."""
+    # There is one writer at a time, so one name is enough for the work file.
+    work_file = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.next")
+    _write(work_file, text, is_durable)
+    os.replace(work_file, path)
     if is_durable:
         _sync(os.path.dirname(path))
 
 
 def _exchanged(root: str, changed: dict[str, dict[str, Any]], is_durable: bool) -> bool:
-    """Return whether the directory could be exchanged with one of the new metadata."""
+    """Exchange the directory with one with the new metadata; return whether that worked."""
     area = work_area(root)
-    made = os.path.join(area, _MADE)
+    work = os.path.join(area, _MADE)
     try:
         os.makedirs(area, exist_ok=True)
-        shutil.rmtree(made, ignore_errors=True)
-        _link_tree(root, made, changed, is_durable)
-        if not exchange(made, root):
+        shutil.rmtree(work, ignore_errors=True)
+        _link_tree(root, work, changed, is_durable)
+        if not exchange(work, root):
             return False
         if is_durable:
             _sync(os.path.dirname(root))
     except OSError:
-        # No room, no right to write beside it, or a file system without links.
+        # The disk is full, the parent is not writable, or the file system has no links.
         return False
     else:
         return True
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.rmdir(area)
 
 
 def sweep(root: str) -> None:
-    """Delete what a killed process left beside a directory whose lock is held now."""
+    """Delete the work directory that a killed writer left. The caller holds the lock."""
     area = work_area(root)
     if os.path.exists(area):
         shutil.rmtree(os.path.join(area, _MADE), ignore_errors=True)
@@ -95,25 +95,25 @@ def sweep(root: str) -> None:
 
 
 def _link_tree(
-    root: str, made: str, changed: dict[str, dict[str, Any]], is_durable: bool
+    root: str, work: str, changed: dict[str, dict[str, Any]], is_durable: bool
 ) -> None:
     for folder, folders, names in _walk(root):
-        own = os.path.join(made, folder)
-        os.mkdir(own)
-        os.chmod(own, os.stat(os.path.join(root, folder)).st_mode & 0o7777)
+        work_folder = os.path.join(work, folder)
+        os.mkdir(work_folder)
+        os.chmod(work_folder, os.stat(os.path.join(root, folder)).st_mode & 0o7777)
         for name in names:
             if name == METADATA and folder in changed:
                 text = json.dumps(changed[folder])
-                _write(os.path.join(own, name), text, is_durable)
+                _write(os.path.join(work_folder, name), text, is_durable)
             else:
                 source = os.path.join(root, folder, name)
-                os.link(source, os.path.join(own, name), follow_symlinks=False)
+                os.link(source, os.path.join(work_folder, name), follow_symlinks=False)
         if is_durable and not folders:
-            _sync(own)
+            _sync(work_folder)
 
 
 def _walk(root: str, folder: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
-    """The folders below ``root``, each with those and the files that it holds."""
+    """Yield each folder below ``root``, with the names of its folders and its files."""
     folders: list[str] = []
     names: list[str] = []
     with os.scandir(os.path.join(root, folder)) as found:
@@ -126,18 +126,18 @@ def _walk(root: str, folder: str = "") -> Iterator[tuple[str, list[str], list[st
 
 
 def work_area(root: str) -> str:
-    """Return the folder in which the engine has its work directories, too."""
+    """Return the folder for work directories, which the Rust engine uses as well."""
     parent, name = os.path.split(root)
     return os.path.join(parent, f".{name[:50]}.tdtmp")
 
 
-def exchange(one: str, other: str) -> bool:
-    """Exchange two directories in one step; False where the system cannot."""
+def exchange(first: str, second: str) -> bool:
+    """Exchange two directories in one step; return False if the system cannot."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
         return False
-    here = -100  # AT_FDCWD: names are those of this process.
-    done = call(here, os.fsencode(one), here, os.fsencode(other), _EXCHANGE)
+    here = -100  # AT_FDCWD: relative paths start at the working directory.
+    done = call(here, os.fsencode(first), here, os.fsencode(second), _EXCHANGE)
     return bool(done == 0)
 
 

@@ -1,4 +1,4 @@
-"""Relate the rows of a collection to the columns of a directory."""
+"""Conversion of collections to the rows of columns."""
 
 from __future__ import annotations
 
@@ -30,30 +30,39 @@ __all__ = [
     "rows_of",
 ]
 
-MSG_SHARED = "All rows share the entry {!r}, so that none can be added to it."
+MSG_SHARED = (
+    "All rows share the unbatched entry {!r}, so rows cannot be added to it. Store it as a "
+    "tensor with one row for each row of the tensordict."
+)
 MSG_KEYS = (
-    "Rows must have the same keys, and one has {}, another {}{}. Give each row a value "
+    "Rows must have the same keys, but one has {}, another {}{}. Give each row a value "
     "for every key."
 )
 MSG_MEMBER_NESTED = (
-    "The entry {!r} of a row is a nested tensor: each row has one tensor a key."
+    "The entry {!r} of a row is a nested tensor, but a row holds one tensor for each key. "
+    "Split the nested tensor into rows, or pad it."
 )
-MSG_DTYPE = "The rows of the entry {!r} are of the dtypes {} and {}."
-MSG_DIMS = "The rows of the entry {!r} have {} and {} dims, which must be equally many."
+MSG_DTYPE = (
+    "The rows of the entry {!r} have the dtypes {} and {}. Convert them to one dtype."
+)
+MSG_DIMS = (
+    "The rows of the entry {!r} have {} and {} dimensions. Rows may differ in their sizes, "
+    "but not in the number of their dimensions."
+)
 MSG_KINDS = (
     "The entry {!r} is a {} in one row and a {} in another{}. Numbers, and lists of numbers "
-    "of equal lengths, are tensors; None, texts and uneven lists are values. Convert them, "
-    "or make a NonTensorData of each."
+    "of equal lengths, are tensors; None, strings and ragged lists are values. Convert "
+    "them, or wrap each in NonTensorData."
 )
-MSG_BATCH = "Rows have {} and {} batch dims{}, which must be equally many."
+MSG_BATCH = "Rows have {} and {} batch dimensions{}, but need the same number."
 
 
 @dataclass
 class Ragged:
-    """Rows that are tensors of different shapes."""
+    """Rows that are tensors of different shapes: ragged rows."""
 
     values: torch.Tensor
-    """The items of all rows, one after the other."""
+    """The items of all rows, one row after the other."""
     table: torch.Tensor
     """The shape of each row: int64 ``[N, dims]``."""
 
@@ -63,11 +72,11 @@ class Ragged:
 
 @dataclass
 class Values:
-    """Rows that are no tensors."""
+    """Rows of non-tensor data."""
 
     items: list[Any]
     is_one: bool = False
-    """True if it is one value for all rows."""
+    """Whether all rows share one value."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -75,34 +84,36 @@ class Values:
 
 @dataclass
 class Level:
-    """The rows of a collection, or of one that is nested in it."""
+    """The rows of a collection, or of a nested collection."""
 
     cls: type
     batch_size: torch.Size | None
-    """The batch dims behind the first, where they are the same in all rows."""
+    """The batch size of a row; None if it differs from row to row."""
     num_dims: int
-    """The number of those dims."""
+    """The number of batch dimensions of a row."""
     entries: dict[str, Any] = field(default_factory=dict)
     """By key: a tensor ``[N, ...]``, :class:`Ragged`, :class:`Values`, or a level."""
     names: list[str | None] | None = None
 
     @property
     def is_wrapped(self) -> bool:
-        """Return whether entries are one directory deeper, as in a tensorclass."""
+        """Whether the entries are one directory deeper, as in a tensorclass."""
         return is_tensorclass(self.cls)
 
 
 def level_of_rows(td: Any, key: tuple[str, ...] = ()) -> Level:
-    """The level of a collection whose first batch dim is that of the rows."""
+    """Return the level of a collection whose first batch dimension is the row."""
     if is_tensorclass(td):
         level = level_of_rows(td._tensordict, key)
         level.cls = type(td)
         return level
     if not td._is_dense and hasattr(td, "stack_dim"):
         if not td.stack_dim:
-            known: Level | None = td._as_level() if hasattr(td, "_as_level") else None
-            if known is not None:
-                return known
+            level_of_columns: Level | None = (
+                td._as_level() if hasattr(td, "_as_level") else None
+            )
+            if level_of_columns is not None:
+                return level_of_columns
             members = td.tensordicts
             return level_of_members(members, key) if members else _hollow(td)
         td = td.contiguous()
@@ -117,7 +128,7 @@ def level_of_rows(td: Any, key: tuple[str, ...] = ()) -> Level:
 
 
 def rows_of(value: Any, key: tuple[str, ...] = ()) -> Any:
-    """The rows of an entry whose first dim is that of the rows."""
+    """Return the rows of an entry whose first dimension is the row."""
     if isinstance(value, torch.Tensor):
         return _tensor_rows(value)
     if value._is_non_tensor:
@@ -126,10 +137,10 @@ def rows_of(value: Any, key: tuple[str, ...] = ()) -> Any:
 
 
 def level_of_members(members: Sequence[Any], key: tuple[str, ...] = ()) -> Level:
-    """The level of collections of which each is a row.
+    """Return the level of collections that are one row each.
 
     Raises:
-        ValueError: they do not fit together.
+        ValueError: the rows do not fit together.
     """
     first = members[0]
     sizes = {member.batch_size for member in members}
@@ -142,8 +153,8 @@ def level_of_members(members: Sequence[Any], key: tuple[str, ...] = ()) -> Level
     names = first._td_dim_names
     if names is not None:
         level.names = [None, *names]
-    is_one = len(set(map(type, members))) == 1 and inside(first) is first
-    inner = members if is_one else [inside(member) for member in members]
+    is_unwrapped = len(set(map(type, members))) == 1 and inside(first) is first
+    inner = members if is_unwrapped else [inside(member) for member in members]
     entries = [member._entries() for member in inner]
     keys = entries[0].keys()
     for other in entries:
@@ -151,13 +162,13 @@ def level_of_members(members: Sequence[Any], key: tuple[str, ...] = ()) -> Level
             at = f" at {_shown(key)!r}" if key else ""
             raise ValueError(MSG_KEYS.format(list(keys), list(other), at))
     for name in keys:
-        values = [each[name] for each in entries]
+        values = [row[name] for row in entries]
         level.entries[name] = _joined(values, (*key, name))
     return level
 
 
 def _hollow(td: CollectionProtocol) -> Level:
-    """The level of a stack without members, of which no entries are known."""
+    """Return the level of a stack without members, which has no entries."""
     size = td.batch_size[1:]
     return Level(registry.dense_root(), size, len(size))
 
@@ -167,10 +178,10 @@ def _shown(path: tuple[str, ...]) -> Any:
 
 
 def refuse_dtypes(level: Level, key: tuple[str, ...] = ()) -> None:
-    """Raise where an entry has a dtype that the metadata has no word for.
+    """Raise if files cannot hold the dtype of an entry.
 
     Raises:
-        NotImplementedError: it names the entry.
+        NotImplementedError: the message names the entry.
     """
     for name, data in level.entries.items():
         path = (*key, name)
@@ -210,7 +221,7 @@ def _value_rows(value: Any, count: int) -> Values:
 
 
 def _joined(values: list[Any], path: tuple[str, ...]) -> Any:
-    """The rows of an entry: a value for each row."""
+    """Return the rows of an entry from one value for each row."""
     first = values[0]
     if type(first) is torch.Tensor and len(values) == 1 and special.rows(first) is None:
         return first.detach()[None]
@@ -235,10 +246,10 @@ def _is_plain(kind: type) -> bool:
 
 
 def _joined_tensors(values: list[torch.Tensor], path: tuple[str, ...]) -> Any:
-    """The rows of an entry of tensors.
+    """Return the rows of an entry from one tensor for each row.
 
     Raises:
-        ValueError: they do not fit together.
+        ValueError: the tensors do not fit together.
     """
     first = values[0]
     if any(special.rows(value) is not None for value in values):
@@ -254,26 +265,26 @@ def _joined_tensors(values: list[torch.Tensor], path: tuple[str, ...]) -> Any:
 
 
 def _with_empty_tensors(values: list[Any], path: tuple[str, ...]) -> list[Any]:
-    """The tensors of some rows, with empty ones for the empty lists of others.
+    """Replace empty lists with empty tensors, in an entry whose other rows are tensors.
 
     Raises:
-        ValueError: a row has something else.
+        ValueError: a row holds something else.
     """
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    made: list[Any] = []
+    rows: list[Any] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            made.append(value)
+            rows.append(value)
             continue
         is_value = bool(value._is_non_tensor)
         item = value.tolist() if is_value else None
         if not tensors or not tensors[0].ndim or empty_shape(item) != [0]:
-            kinds = sorted({_kind(each) for each in values})
+            kinds = sorted({_kind(row) for row in values})
             shown = f" ({item!r:.80})" if is_value else ""
             text = MSG_KINDS.format(_shown(path), *kinds[-2:], shown)
             raise ValueError(text)
-        made.append(tensors[0].new_empty(0, *tensors[0].shape[1:]))
-    return made
+        rows.append(tensors[0].new_empty(0, *tensors[0].shape[1:]))
+    return rows
 
 
 def _kind(value: Any) -> str:
@@ -295,15 +306,15 @@ def _ragged(parts: list[torch.Tensor]) -> Ragged:
 
 
 def bytes_of(tensor: torch.Tensor) -> Any:
-    """The bytes of a tensor, row-major, without a copy where it has no gaps."""
+    """Return the bytes of a tensor in row-major order: a view if it is contiguous."""
     if not tensor.numel():
         return b""
     if type(tensor) is torch.Tensor and tensor.is_contiguous():
         try:
             return tensor.numpy()
         except (RuntimeError, TypeError):
-            # The tensor has a gradient or another device, is conjugated, or has a dtype of
-            # torch's own.
+            # The tensor requires grad, is on another device or conjugated, or NumPy lacks
+            # its dtype.
             pass
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         plain = tensor.detach()

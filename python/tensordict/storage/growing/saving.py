@@ -1,4 +1,4 @@
-"""``memmap(..., ragged="columns")``: a collection saved as columns in one go."""
+"""``memmap(..., ragged="columns")``: saves a collection as columns in one call."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["write_columns"]
 
 ROWS_AT_ONCE = 8192
-"""So many rows are laid out in memory at once."""
+"""The most rows to lay out in memory at once."""
 
-MSG_NO_ROWS = "ragged='columns' saves rows along the first batch dim, and there is none: batch size {}."
-MSG_EXISTS = "{} exists, and existsok=False was given."
+MSG_NO_ROWS = "ragged='columns' saves rows along the first batch dimension, but the batch size is {}."
+MSG_EXISTS = "{} exists, and existsok=False was passed."
 
 _OWN = "columns-"
-"""The beginning of the names of the directories that columns are written to."""
+"""The beginning of the names of the work directories of columns."""
 
 _NUMBERS = itertools.count()
 
@@ -42,12 +42,12 @@ def write_columns(
     is_durable: bool,
     takes_checksums: bool,
 ) -> None:
-    """Write a collection to a directory that then takes the place of ``target``.
+    """Write a collection to a work directory that then replaces ``target``.
 
     Raises:
-        ValueError: it has no rows.
-        RuntimeError: there is something else at ``target``, or something at all without
-            ``existsok``.
+        ValueError: the collection has no batch dimension.
+        RuntimeError: ``target`` is neither a save nor empty; or it is a save, but
+            ``existsok`` is false.
     """
     if not td.batch_size:
         raise ValueError(MSG_NO_ROWS.format(td.batch_size))
@@ -56,12 +56,12 @@ def write_columns(
     area = work_area(target)
     os.makedirs(area, exist_ok=True)
     _sweep(area)
-    own = os.path.join(area, f"{_OWN}{os.getpid()}-{next(_NUMBERS)}")
-    os.mkdir(own)
-    lock = WriterLock(own, waits=False)
-    made = os.path.join(own, "tree")
+    work = os.path.join(area, f"{_OWN}{os.getpid()}-{next(_NUMBERS)}")
+    os.mkdir(work)
+    lock = WriterLock(work, waits=False)
+    tree_path = os.path.join(work, "tree")
     try:
-        tree = GrowingTree(made, caller="memmap", has_room=False)
+        tree = GrowingTree(tree_path, caller="memmap", has_room=False)
         try:
             for level, count in _parts(td):
                 if tree.root is None:
@@ -72,28 +72,28 @@ def write_columns(
         finally:
             tree.close()
         if takes_checksums:
-            _rust.seal_tree(made, 0, _rust.SaveProgress())
-        _put(made, target)
+            _rust.seal_tree(tree_path, 0, _rust.SaveProgress())
+        _put(tree_path, target)
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
         lock.release()
         with contextlib.suppress(OSError):
             os.rmdir(area)
 
 
 def _sweep(area: str) -> None:
-    """Delete what killed processes left."""
+    """Delete the work directories of killed processes."""
     for name in os.listdir(area):
         if name.startswith(_OWN):
-            left = os.path.join(area, name)
+            leftover = os.path.join(area, name)
             with contextlib.suppress(OSError, RuntimeError):
-                lock = WriterLock(left, waits=False)
-                shutil.rmtree(left, ignore_errors=True)
+                lock = WriterLock(leftover, waits=False)
+                shutil.rmtree(leftover, ignore_errors=True)
                 lock.release()
 
 
 def _parts(td: Any) -> Iterator[tuple[Level, int]]:
-    """The rows, not too many at once."""
+    """Yield the rows in parts that fit in memory."""
     if is_tensorclass(td):
         for level, count in _parts(td._tensordict):
             level.cls = type(td)
@@ -110,20 +110,23 @@ def _parts(td: Any) -> Iterator[tuple[Level, int]]:
         yield level_of_rows(td), count
 
 
-def _put(made: str, target: str) -> None:
-    """Put a directory in the place of another one, in one step where that can be."""
+def _put(source: str, target: str) -> None:
+    """Move a directory to ``target``, and delete the save that it replaces.
+
+    The replacement is one step if the system can exchange directories.
+    """
     if not os.path.lexists(target):
-        os.rename(made, target)
+        os.rename(source, target)
     elif not os.path.isdir(target):
-        raise FileExistsError(17, "There is a file", target)
+        raise FileExistsError(17, "The target is a file, not a directory", target)
     elif not os.listdir(target):
-        # A rename takes the place of an empty directory.
-        os.rename(made, target)
+        # A rename replaces an empty directory.
+        os.rename(source, target)
     elif not os.path.exists(os.path.join(target, "meta.json")):
-        msg = f"{target} is not a save, and not empty: columns get a directory of their own."
+        msg = f"{target} is not a save, and is not empty: pass the path of a new directory."
         raise RuntimeError(msg)
-    elif not exchange(made, target):
-        aside = f"{made}.old"
+    elif not exchange(source, target):
+        aside = f"{source}.old"
         os.rename(target, aside)
-        os.rename(made, target)
+        os.rename(source, target)
         shutil.rmtree(aside, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Values that are no tensors, as a column of bytes: texts, bytes, or JSON of others."""
+"""Non-tensor data as a column of bytes: strings, bytes, or the JSON of other values."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ __all__ = [
 ]
 
 TEXT: Final = "utf-8"
-"""The encoding of a column of texts."""
+"""The encoding of a column of strings."""
 
 BYTES: Final = "bytes"
-"""The encoding of a column of bytes, such as files that are not decoded."""
+"""The encoding of a column of bytes, for example undecoded files."""
 
 VALUES: Final = "json"
 """The encoding of a column of other values."""
 
 CLASS_TEXT: Final = "tensordict:ColumnStack"
-"""The class that the metadata names where there are columns of rows that differ in size.
+"""The class in the metadata of a directory with ragged columns or columns of values.
 
-tensordict 0.15 does not know it, and goes by ``_type``: a ``TensorDict`` of nested tensors.
+tensordict 0.15 does not know it, and reads ``_type``: a ``TensorDict`` of nested tensors.
 """
 
 _TAGGED: Final = "!"
 """The key of a value that JSON alone would change."""
 
 MSG_NO_TEXT = (
-    "The entry {!r} is a column of {}, and a row has {!r}: convert that, or make the "
-    "dataset with values of both kinds in its first rows."
+    "The entry {!r} is a column of {}, but a row holds {!r}: convert the value, or create "
+    "the dataset with first rows that hold both types."
 )
 MSG_NO_JSON = (
-    "The entry {!r} has a value of type {}, which JSON cannot hold. A column takes "
-    "texts, numbers, booleans, None, and lists, tuples and dicts of these."
+    "The entry {!r} holds a value of type {}, which JSON cannot hold. A column takes "
+    "strings, numbers, booleans, None, and lists, tuples and dicts of these."
 )
 
 
 def encoding_of(values: Sequence[Any]) -> str:
-    """The encoding of a column that begins with these values."""
+    """Return the encoding of a column whose first values are these."""
     for cls, encoding in ((str, TEXT), (bytes, BYTES)):
         if all(type(value) is cls for value in values):
             return encoding
@@ -57,10 +57,10 @@ def encoding_of(values: Sequence[Any]) -> str:
 
 
 def encoded(values: Sequence[Any], encoding: str, key: object) -> list[bytes]:
-    """The bytes of each value.
+    """Return the bytes of each value.
 
     Raises:
-        TypeError: a value is none that the column can hold.
+        TypeError: the column cannot hold a value.
     """
     if encoding in (TEXT, BYTES):
         cls = str if encoding == TEXT else bytes
@@ -69,7 +69,7 @@ def encoded(values: Sequence[Any], encoding: str, key: object) -> list[bytes]:
                 raise TypeError(MSG_NO_TEXT.format(key, cls.__name__, value))
         if encoding == BYTES:
             return list(values)
-        # Half of a surrogate pair is no UTF-8, and a text of Python all the same.
+        # A Python string may contain a lone surrogate, which strict UTF-8 refuses.
         return [value.encode("utf-8", "surrogatepass") for value in values]
     return [_as_json(value, key) for value in values]
 
@@ -85,7 +85,7 @@ def _as_json(value: object, key: object) -> bytes:
 
 
 def empty_shape(value: object) -> list[int] | None:
-    """The shape of a list without values, such as ``[]`` and ``[[], []]``; else None."""
+    """Return the shape of a list without values, such as ``[]`` and ``[[], []]``; else None."""
     if not isinstance(value, (list, tuple)):
         return None
     if not value:
@@ -97,13 +97,13 @@ def empty_shape(value: object) -> list[int] | None:
 
 
 def decoded(bytes_: bytes, encoding: str) -> Any:
-    """The value of its bytes."""
+    """Return the value of some bytes."""
     if encoding == TEXT:
         return bytes_.decode("utf-8", "surrogatepass")
     if encoding == BYTES:
         return bytes_
     if not bytes_:
-        # A list of a column that had empty ones alone, which could be of anything.
+        # An empty list, from the time when all rows of the column were empty lists.
         return []
     value = json.loads(bytes_)
     if isinstance(value, dict) and list(value) == [_TAGGED]:

@@ -1,4 +1,4 @@
-"""A saved directory that rows are added to."""
+"""A saved directory to which rows are appended."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ FIELDS = (
     "_names",
     "_row_dims",
 )
-"""The fields of a level, beside its entries."""
+"""The fields of a level that are not entries."""
 
 OPEN_COLUMNS = 200
-"""The number of columns whose files are kept open: a process may have about a
-thousand."""
+"""The most columns whose files are kept open. A process may open about a thousand files."""
 
 MSG_FIRST_DIM = (
     "{} appends along the first batch dimension, which the saved tensordict (batch size "
@@ -50,28 +49,32 @@ MSG_TAIL = (
 )
 MSG_CLASS = "Cannot append a {} to {}, a {}."
 MSG_CONSTANT = (
-    "Cannot append to the entry {!r}: the saved non-tensor value {!r} stays as it is, so "
+    "Cannot append to the entry {!r}: all rows share the saved non-tensor value {!r}, so "
     "the rows must hold the same value, not {!r}."
 )
 MSG_STACK = (
     "Cannot append to the entry {!r}, a {}: a stack of non-tensor values cannot grow."
 )
-MSG_NO_SAVE = "{} is not a save, and not empty: a dataset gets a directory of its own."
-MSG_RESERVED = "The key {!r} is one that the metadata of a directory uses itself."
+MSG_NO_SAVE = "{} is not a save, and is not empty: pass the path of a new directory."
+MSG_RESERVED = (
+    "The key {!r} is reserved for the metadata of a directory: rename the entry."
+)
 MSG_SHAPE_TAKEN = (
-    "The shapes of {0!r} are kept in the file that the entry '{0}.shape' has: rename one "
-    "of the two."
+    "The shapes of {0!r} need the file of the entry '{0}.shape': rename one of the two "
+    "entries."
 )
-MSG_NO_CLASSES = "class_names has names for {!r}, which is no entry of tensors."
+MSG_NO_CLASSES = "class_names has names for {!r}, which is not an entry of tensors."
 MSG_CLASSES = (
-    "The classes of {!r} have the names {}, and not {}: their numbers would not mean the "
-    "same."
+    "The classes of {!r} are named {} in the directory, not {}: their numbers would not "
+    "mean the same."
 )
-MSG_ONE_FILE = "The keys {!r} and {!r} need one file: rename one of the two."
+MSG_ONE_FILE = (
+    "The keys {!r} and {!r} need the same file: rename one of the two entries."
+)
 
 
 class TreeLevel:
-    """A directory of a tree that grows: its metadata, its columns, its children."""
+    """A directory of a growing tree: its metadata, its columns, its children."""
 
     def __init__(
         self, folder: str, key: tuple[str, ...], fields: dict[str, Any]
@@ -93,33 +96,33 @@ class TreeLevel:
 
     @property
     def keys(self) -> list[str]:
-        """The keys of its entries, in their order."""
+        """The keys of the entries, in their order."""
         return [key for key, value in self.fields.items() if isinstance(value, dict)]
 
     @property
     def is_stack(self) -> bool:
-        """Return whether it is loaded as a lazy stack of its rows."""
+        """Whether the level is loaded as a lazy stack of its rows."""
         return "_row_dims" in self.fields
 
     def below(self) -> Iterator[TreeLevel]:
-        """This level and those below it."""
+        """Yield this level and all levels below it."""
         yield self
         for child in self.children.values():
             yield from child.below()
 
 
 class GrowingTree:
-    """A saved directory, opened to have rows added at its end.
+    """A saved directory, opened to append rows.
 
     Args:
-        path: the directory. It is made where there is none.
-        waits: whether another writer is waited for, and not refused.
-        caller: what messages call the operation.
-        has_room: whether room is set aside for rows to come.
+        path: the directory. It is created if it does not exist.
+        waits: whether to wait for another writer. Otherwise another writer is an error.
+        caller: the name of the operation in messages.
+        has_room: whether to reserve disk space for later rows.
 
     Raises:
-        RuntimeError: another writer has it open, or its files are damaged.
-        ValueError: there is something else, or what cannot grow.
+        RuntimeError: another writer has the directory open, or its files are damaged.
+        ValueError: the directory is not a save, or a save that cannot grow.
     """
 
     def __init__(
@@ -153,16 +156,16 @@ class GrowingTree:
             raise
 
     def _refuse_others(self) -> None:
-        """Refuse a directory of something else."""
+        """Raise if the directory contains files, but no save."""
         others = [name for name in os.listdir(self.path) if name[0] != "."]
         if others and not os.path.exists(os.path.join(self.path, _MADE)):
             raise ValueError(MSG_NO_SAVE.format(self.path))
 
     def check_first_dim(self, size: torch.Size) -> None:
-        """Refuse rows that are no rows, or a save that has none.
+        """Raise if the rows or the save have no batch dimension.
 
         Raises:
-            ValueError: one of them has no batch dims.
+            ValueError: one of them has none.
         """
         saved = torch.Size([0] if self.root is None else self.root.fields["shape"])
         if not saved or not size:
@@ -178,7 +181,7 @@ class GrowingTree:
             self._open_columns()
 
     def _read(self, folder: str, key: tuple[str, ...]) -> TreeLevel:
-        """A level and those below it, from their metadata."""
+        """Read a level and the levels below it from their metadata."""
         with open(self._at(folder, "meta.json"), encoding="utf-8") as file:
             fields = json.load(file)
         cls = _class_name(fields)
@@ -210,15 +213,15 @@ class GrowingTree:
         return os.path.join(folder, name)
 
     def _open_columns(self) -> None:
-        """Make the columns of all levels, whose rows are those that are published."""
-        held = [
+        """Open the columns of all levels, with their published rows."""
+        entries = [
             (level, name, entry)
             for level in self._levels()
             for name, entry in level.fields.items()
             if isinstance(entry, dict) and "dtype" in entry
         ]
-        stays_open = len(held) <= OPEN_COLUMNS
-        for level, name, entry in held:
+        stays_open = len(entries) <= OPEN_COLUMNS
+        for level, name, entry in entries:
             stem = self._at(level.folder, _rust.escape_key(name))
             if "/" not in name and not os.path.exists(f"{stem}.memmap"):
                 raw = self._at(level.folder, name)
@@ -236,7 +239,7 @@ class GrowingTree:
         return self.root
 
     def _levels(self) -> Iterator[TreeLevel]:
-        """All levels; none before the first rows."""
+        """Yield all levels. Before the first rows there are none."""
         return iter(()) if self.root is None else self.root.below()
 
     def _at(self, folder: str, name: str) -> str:
@@ -245,16 +248,17 @@ class GrowingTree:
     # Making -----------------------------------------------------------------------------
 
     def make(self, level: Level, is_stack: bool = False) -> None:
-        """Make the levels and columns of a new dataset; there are no rows yet.
+        """Create the levels and columns of a new dataset, without rows.
 
         Args:
-            level: the first rows, or some that are like them.
-            is_stack: whether it is loaded as a lazy stack, even where all rows have
-                tensors of the same shapes.
+            level: the first rows, or rows like them.
+            is_stack: whether to load the dataset as a lazy stack even if all rows have
+                the same shapes.
         """
         refuse_dtypes(level)
         with open(self._at("", _MADE), "w"):
-            # From now on what is here is ours, also after a kill.
+            # The file marks the directory as a new dataset: after a kill, a later writer
+            # may use the directory again.
             pass
         self.root = self._made(level, "", (), is_stack)
         self._open_columns()
@@ -269,14 +273,14 @@ class GrowingTree:
         os.makedirs(self._at(folder, ""), exist_ok=True)
         _check_names(level.entries)
         fields: dict[str, Any] = {}
-        made = TreeLevel(folder, key, fields)
-        made.class_name = level.cls.__name__ if level.is_wrapped else "TensorDict"
+        created = TreeLevel(folder, key, fields)
+        created.class_name = level.cls.__name__ if level.is_wrapped else "TensorDict"
         for name, data in level.entries.items():
             if isinstance(data, Level):
                 fields[name] = {"type": data.cls.__name__}
                 below = os.path.join(folder, _rust.escape_key(name))
                 path = (*key, name)
-                made.children[name] = self._made(data, below, path, is_stack)
+                created.children[name] = self._made(data, below, path, is_stack)
             else:
                 fields[name] = Column.entry_of(data)
         root = registry.dense_root()
@@ -288,42 +292,44 @@ class GrowingTree:
         fields["_class"] = registry.class_text(root)
         if level.names is not None and any(level.names):
             fields["_names"] = level.names
-        self._mark(made, level, is_stack)
-        return made
+        self._mark(created, level, is_stack)
+        return created
 
-    def _mark(self, made: TreeLevel, level: Level, is_stack: bool) -> None:
-        """Say in the metadata that columns have rows that differ."""
-        entries = [value for value in made.fields.values() if isinstance(value, dict)]
+    def _mark(self, created: TreeLevel, level: Level, is_stack: bool) -> None:
+        """Note in the metadata whether the level has ragged columns or columns of values."""
+        entries = [
+            value for value in created.fields.values() if isinstance(value, dict)
+        ]
         is_ragged = any(
             entry.get("is_nested") and "encoding" not in entry for entry in entries
-        ) or any(child.is_stack for child in made.children.values())
+        ) or any(child.is_stack for child in created.children.values())
         has_text = any("encoding" in entry for entry in entries)
         if is_ragged or is_stack or level.batch_size is None:
-            made.fields["_row_dims"] = level.num_dims
+            created.fields["_row_dims"] = level.num_dims
             if level.batch_size is None:
-                made.fields["shape"] = [0]
-                made.fields.pop("_names", None)
-        if has_text or made.is_stack:
-            made.fields["_class"] = CLASS_TEXT
+                created.fields["shape"] = [0]
+                created.fields.pop("_names", None)
+        if has_text or created.is_stack:
+            created.fields["_class"] = CLASS_TEXT
 
     # Adding -----------------------------------------------------------------------------
 
     def check(self, level: Level, count: int) -> None:
-        """Refuse rows that :meth:`add` would refuse, without adding any."""
+        """Raise if :meth:`add` would refuse these rows. Nothing is added."""
         self._plan(self._top(), level, count, False, [], [])
 
     def add(self, level: Level, count: int, is_strict: bool = False) -> None:
-        """Add rows: all of them, or in case of an error none.
+        """Add rows. After an error, no row is added.
 
         Args:
             level: the rows.
-            count: how many they are.
-            is_strict: whether rows of other shapes are refused, as tensordict 0.15 does,
-                where no column has such rows yet.
+            count: the number of rows.
+            is_strict: whether to refuse rows of another shape in a column that is not
+                ragged, as tensordict 0.15 does.
 
         Raises:
-            ValueError: they do not fit.
-            OSError: they cannot be written.
+            ValueError: the rows do not fit.
+            OSError: the rows cannot be written.
         """
         planned: list[tuple[Column, Any]] = []
         tails: list[tuple[TreeLevel, Level]] = []
@@ -340,30 +346,30 @@ class GrowingTree:
             for column, num_rows, num_items, entry in before:
                 column.cut_to(num_rows, num_items, entry)
             raise
-        for own, given in tails:
-            own.fields["shape"] = own.fields["shape"][:1]
-            own.fields.pop("_names", None)
-            own.fields["_row_dims"] = given.num_dims
+        for target, rows in tails:
+            target.fields["shape"] = target.fields["shape"][:1]
+            target.fields.pop("_names", None)
+            target.fields["_row_dims"] = rows.num_dims
         self._mark_ragged(root)
         self._count_rows(count)
 
     def _count_rows(self, count: int) -> None:
-        """Count rows that every column has got."""
+        """Count rows that all columns have received."""
         self._plain_columns = None
         self.num_rows += count
         self._is_changed = True
 
     def add_row(self, entries: Mapping[str, Any]) -> bool:
-        """Add a row of tensors that are just like those before.
+        """Add a row of tensors if it has the shapes and dtypes of the rows before.
 
-        It takes a tenth of the time of :meth:`add`, which looks at all that can differ.
+        It takes a tenth of the time of :meth:`add`, which handles all other rows.
 
         Returns:
-            False, with nothing added, where they are not, or where there is more to look
-            at than tensors of one level.
+            Whether the row was added. It is not if the row differs, or if the dataset has
+            nested entries, ragged columns or non-tensor data.
 
         Raises:
-            OSError: it cannot be written; it is left out.
+            OSError: the row cannot be written. It is not added.
         """
         if self._plain_columns is None:
             self._plain_columns = self._found_plain_columns()
@@ -383,7 +389,8 @@ class GrowingTree:
                     return False
                 rows.append((column, value.numpy()))
         except (KeyError, RuntimeError, TypeError):
-            # An entry is missing, has a gradient, is elsewhere or of a dtype of torch's own.
+            # An entry is missing, requires grad or is on another device, or NumPy lacks
+            # its dtype.
             return False
         try:
             for column, data in rows:
@@ -400,7 +407,7 @@ class GrowingTree:
         return True
 
     def _found_plain_columns(self) -> list[tuple[str, Column, torch.dtype, torch.Size]]:
-        """The columns where rows are tensors of one shape each, and nothing else."""
+        """Return the columns if all are dense tensors of one level, an empty list otherwise."""
         root = self.root
         if root is None or root.folder or root.children or root.constants:
             return []
@@ -416,27 +423,31 @@ class GrowingTree:
 
     def _plan(
         self,
-        own: TreeLevel,
+        target: TreeLevel,
         level: Level,
         count: int,
         is_strict: bool,
         planned: list[tuple[Column, Any]],
         tails: list[tuple[TreeLevel, Level]],
     ) -> None:
-        given = level.cls.__name__
-        if level.is_wrapped != (own.class_name != "TensorDict" and self._is_inner(own)):
-            shown = given if level.is_wrapped else "TensorDict"
-            raise ValueError(MSG_CLASS.format(shown, own.name, own.class_name))
-        if level.is_wrapped and given != own.class_name:
-            raise ValueError(MSG_CLASS.format(given, own.name, own.class_name))
-        held = own.keys
-        if level.entries.keys() != set(held):
+        class_name = level.cls.__name__
+        if level.is_wrapped != (
+            target.class_name != "TensorDict" and self._is_inner(target)
+        ):
+            shown = class_name if level.is_wrapped else "TensorDict"
+            raise ValueError(MSG_CLASS.format(shown, target.name, target.class_name))
+        if level.is_wrapped and class_name != target.class_name:
             raise ValueError(
-                MSG_KEYS.format(sorted(level.entries), own.name, sorted(held))
+                MSG_CLASS.format(class_name, target.name, target.class_name)
+            )
+        keys = target.keys
+        if level.entries.keys() != set(keys):
+            raise ValueError(
+                MSG_KEYS.format(sorted(level.entries), target.name, sorted(keys))
             )
         size = level.batch_size
-        tail = own.fields["shape"][1:]
-        num_dims = own.fields.get("_row_dims", len(tail))
+        tail = target.fields["shape"][1:]
+        num_dims = target.fields.get("_row_dims", len(tail))
         is_fixed = len(tail) == num_dims
         if level.num_dims != num_dims or (
             is_fixed and (size is None or list(size) != tail)
@@ -444,74 +455,77 @@ class GrowingTree:
             if is_strict or level.num_dims != num_dims:
                 rows = torch.Size([count, *(size or ())])
                 saved = torch.Size([self.num_rows, *tail])
-                raise ValueError(MSG_TAIL.format(rows, own.name, saved))
-            tails.append((own, level))
-        for name in held:
+                raise ValueError(MSG_TAIL.format(rows, target.name, saved))
+            tails.append((target, level))
+        for name in keys:
             data = level.entries[name]
-            if name in own.constants:
-                own.constants[name].check((*own.key, name), data, self.allow_pickle)
-            elif name in own.children:
+            if name in target.constants:
+                target.constants[name].check(
+                    (*target.key, name), data, self.allow_pickle
+                )
+            elif name in target.children:
                 if not isinstance(data, Level):
                     shown = "values" if isinstance(data, Values) else "tensors"
                     raise ValueError(
-                        f"Cannot append {shown} to {own.children[name].name}, "
+                        f"Cannot append {shown} to {target.children[name].name}, "
                         "which is a collection."
                     )
-                below = own.children[name]
+                below = target.children[name]
                 self._plan(below, data, count, is_strict, planned, tails)
             elif isinstance(data, Level):
-                key = own.columns[name].key
+                key = target.columns[name].key
                 raise ValueError(
                     f"Cannot append a {data.cls.__name__} to the entry {key!r}, which is "
                     "a tensor."
                 )
             else:
-                column = own.columns[name]
+                column = target.columns[name]
                 planned.append((column, column.fitted(data, is_strict)))
 
-    def _is_inner(self, own: TreeLevel) -> bool:
-        return os.path.basename(own.folder) == "_tensordict"
+    def _is_inner(self, level: TreeLevel) -> bool:
+        return os.path.basename(level.folder) == "_tensordict"
 
-    def _mark_ragged(self, own: TreeLevel) -> None:
-        """Mark the levels in which a column came to have rows that differ."""
-        for child in own.children.values():
+    def _mark_ragged(self, level: TreeLevel) -> None:
+        """Mark the levels in which a column has become ragged."""
+        for child in level.children.values():
             self._mark_ragged(child)
-        # Nested tensors that were saved as such stay what they are.
-        is_ragged = any(column.became_ragged for column in own.columns.values()) or any(
-            child.is_stack for child in own.children.values()
-        )
-        if is_ragged and not own.is_stack:
-            own.fields["_row_dims"] = len(own.fields["shape"]) - 1
-            own.fields["_class"] = CLASS_TEXT
-        elif own.is_stack:
-            own.fields["_class"] = CLASS_TEXT
+        # A level with nested tensors from `save` stays a level of nested tensors.
+        is_ragged = any(
+            column.became_ragged for column in level.columns.values()
+        ) or any(child.is_stack for child in level.children.values())
+        if is_ragged and not level.is_stack:
+            level.fields["_row_dims"] = len(level.fields["shape"]) - 1
+            level.fields["_class"] = CLASS_TEXT
+        elif level.is_stack:
+            level.fields["_class"] = CLASS_TEXT
 
     def name_classes(self, names: Mapping[Any, Sequence[str]]) -> None:
-        """Keep the names of the classes that numbers of an entry stand for.
+        """Store the names of the classes that the integers of an entry stand for.
 
         Raises:
-            KeyError: there is no such entry of tensors.
-            ValueError: it has other names.
+            KeyError: the key is not an entry of tensors.
+            ValueError: the entry has other names already.
         """
         by_key = {
             (*level.key, name): column
             for level in self._levels()
             for name, column in level.columns.items()
         }
-        for key, given in names.items():
+        for key, class_names in names.items():
             path = tuple(_rust.unravel_key_to_tuple(key))
             column = by_key.get(path)
             if column is None or column.encoding is not None:
                 raise KeyMessageError(MSG_NO_CLASSES.format(key))
-            known = column.entry.get(CLASS_NAMES)
-            if known is not None and known != list(given):
-                raise ValueError(MSG_CLASSES.format(key, known, list(given)))
-            if known is None:
-                column.entry[CLASS_NAMES] = list(given)
+            saved_names = column.entry.get(CLASS_NAMES)
+            if saved_names is not None and saved_names != list(class_names):
+                text = MSG_CLASSES.format(key, saved_names, list(class_names))
+                raise ValueError(text)
+            if saved_names is None:
+                column.entry[CLASS_NAMES] = list(class_names)
                 self._is_changed = True
 
     def reserve(self, num_rows: int) -> None:
-        """Set room aside for so many rows in all."""
+        """Reserve disk space for ``num_rows`` rows in all."""
         for level in self._levels():
             for column in level.columns.values():
                 column.reserve(num_rows)
@@ -519,7 +533,7 @@ class GrowingTree:
     # Publishing -------------------------------------------------------------------------
 
     def publish(self, is_durable: bool = False) -> None:
-        """Let readers see the rows that were added: all of them in one step."""
+        """Make the added rows visible to readers, all in one step."""
         if not self._is_changed or self.root is None:
             return
         changed = self._written_out(is_durable)
@@ -530,7 +544,7 @@ class GrowingTree:
         self._note_published()
 
     def _written_out(self, is_durable: bool) -> dict[str, dict[str, Any]]:
-        """Write what waits in memory, and return the metadata of the levels, by folders."""
+        """Write buffered bytes, and return the metadata of the levels by their folders."""
         changed = dict(self._wrappers)
         for level in self._levels():
             for column in level.columns.values():
@@ -544,18 +558,18 @@ class GrowingTree:
         return changed
 
     def _note_published(self) -> None:
-        """Note that readers see all rows."""
+        """Note that all rows are visible to readers."""
         self._has_published = True
         self._wrappers.clear()
         self.published_rows = self.num_rows
         self._is_changed = False
 
     def forget(self) -> None:
-        """Close, where nobody waits: of a writer that was dropped."""
+        """Close the tree of a writer that was garbage-collected."""
         self.close()
 
     def close(self) -> None:
-        """Give room back, and let other writers in. Nothing is published."""
+        """Free reserved space, and let other writers in. Unpublished rows are lost."""
         columns = self._levels()
         try:
             for level in columns:
@@ -575,7 +589,7 @@ _MADE = ".tensordict-unpublished"
 
 
 class _Constant:
-    """A value that is the same for all rows, in a directory of its own."""
+    """A non-tensor value that all rows share, in a subdirectory."""
 
     def __init__(self, folder: str, fields: dict[str, Any]) -> None:
         self.folder = folder
@@ -584,10 +598,10 @@ class _Constant:
     def check(
         self, key: tuple[str, ...], data: object, allow_pickle: bool | None
     ) -> None:
-        """Refuse rows that have another value.
+        """Raise if rows hold another value.
 
         Raises:
-            ValueError: they have.
+            ValueError: a row holds another value.
         """
         shown = key[0] if len(key) == 1 else key
         if not self.fields.get("_is_non_tensor"):
@@ -607,7 +621,7 @@ def _class_name(fields: dict[str, Any]) -> str:
 
 
 def _check_names(entries: dict[str, Any]) -> None:
-    """Refuse keys that the metadata, or two files, have no place for."""
+    """Raise if the metadata reserves a key, or if two keys need the same file."""
     files: dict[str, str] = {}
     for key in entries:
         if key in FIELDS:
@@ -618,5 +632,5 @@ def _check_names(entries: dict[str, Any]) -> None:
         files[name] = key
         stem, dot, end = key.rpartition(".")
         if dot and end == "shape" and stem in entries:
-            # A column gets a table when the first row of another shape comes.
+            # A column gets a table of shapes with the first row of another shape.
             raise RuntimeError(MSG_SHAPE_TAKEN.format(stem))

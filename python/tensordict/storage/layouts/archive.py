@@ -1,7 +1,7 @@
 """Archives: a save as one zip file, ``.tdz``.
 
-The engine reads and writes them (``tensordict-core/src/storage/archive``). In an archive
-is the tree of files of a directory, and it is loaded as one.
+The Rust engine reads and writes archives (``tensordict-core/src/storage/archive``). An archive
+contains the files of a saved directory, and is loaded in the same way.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ __all__ = [
 ]
 
 _METHODS = {"stored": 0, "deflate": 8, "deflated": 8, "bzip2": 12, "lzma": 14}
-"""The names of methods of compression, and their numbers in zip files."""
+"""The compression methods by name, with their numbers in zip files."""
 
 MSG_NO_ARCHIVE = "{} is not a memory-mapped tensordict archive."
 MSG_IS_DIRECTORY = "Cannot write an archive at {}: it is an existing directory."
 
 
 class ArchiveLayout(DirectoryLayout):
-    """The tree of files of a directory, in one zip file."""
+    """The files of a saved directory, in one zip file."""
 
     name = "archive"
     suffixes: ClassVar[tuple[str, ...]] = (".tdz",)
 
     def chosen_by(self, td: object, path: object, options: SaveOptions) -> bool:
-        """Return whether an archive is asked for, by an option or else the name."""
+        """Return whether a save gets this layout: ``archive`` decides, or else the suffix."""
         return self.is_named(path) if options.archive is None else options.archive
 
     def matches(self, path: str | Path) -> bool:
-        """Return whether it begins or ends as a zip file."""
+        """Return whether the file begins or ends like a zip file."""
         if not os.path.isfile(path):
             return False
         with open(path, "rb", buffering=0) as file:
@@ -70,21 +70,21 @@ class ArchiveLayout(DirectoryLayout):
         return begins or zipfile.is_zipfile(path)
 
     def save(self, td: CollectionProtocol, path: Any, options: SaveOptions) -> Any:
-        """Write to an archive: a plain collection over it."""
+        """Write to an archive; return an unlocked collection over the archive."""
         refuse_special(td, MSG_MEMORY_MAPPED)
         return _save(td, path, options, is_sparse=False)
 
     def make_like(
         self, td: CollectionProtocol, prefix: object, options: SaveOptions
     ) -> Any:
-        """Make an archive of zeros of the shapes of ``td``."""
+        """Create an archive of zeros with the shapes of ``td``."""
         return _save(with_batch_dims(td), prefix, options, is_sparse=True)
 
     def inspect(self, path: str) -> Iterator[Entry]:
-        """List the entries of all levels.
+        """Yield the entries of all levels.
 
         Raises:
-            ValueError: it is a zip file of another program.
+            ValueError: the file is a zip file of another program.
         """
         if explanation := explain(path):
             raise ValueError(f"{path} is not a save. {explanation}")
@@ -97,10 +97,10 @@ class ArchiveLayout(DirectoryLayout):
     def seal(
         self, path: str | Path, num_threads: int, progress: _rust.SaveProgress
     ) -> int:
-        """Take the checksums of all entries.
+        """Compute the checksums of all entries; return their number.
 
         Raises:
-            ValueError: it is a zip file of another program.
+            ValueError: the file is a zip file of another program.
         """
         if not is_memmap_archive(path):
             raise ValueError(f"{path} is not a save. {explain(path) or MSG_NO_LAYOUT}")
@@ -117,7 +117,7 @@ class ArchiveLayout(DirectoryLayout):
 def _save(
     td: CollectionProtocol, prefix: Any, options: SaveOptions, *, is_sparse: bool
 ) -> Any:
-    """Write ``td`` to the archive ``prefix``: a plain collection over it, or a future."""
+    """Write ``td`` to the archive ``prefix``; return a collection over it, or a future."""
     if prefix is None:
         raise ValueError("A path is required to write a memmap archive.")
     target = os.path.abspath(prefix)
@@ -131,7 +131,7 @@ def _save(
     number = compression_number(options.compression)
     progress = _rust.SaveProgress()
     source = of_now(td, options)
-    # Now: the plan holds the memory that the tensors have.
+    # Plan now: the plan references the present memory of the tensors.
     plan = _rust.SavePlan(
         target, options.escapes_keys, True, is_sparse, options.threads
     )
@@ -140,7 +140,7 @@ def _save(
 
     def work() -> Any:
         leaves = plan.write_archive(number, options.preallocate, options.how, progress)
-        # Over an archive nothing can grow, so the collection is an ordinary one.
+        # An archive cannot get further entries, so the collection needs no lock.
         saved = source._saved(leaves, None, False)._unlock_saved()
         return with_device(saved, CPU)
 
@@ -148,7 +148,7 @@ def _save(
 
 
 class _Members:
-    """The entries of an archive."""
+    """The members of a zip file."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self.archive = archive
@@ -173,11 +173,11 @@ class _Members:
 
 
 def compression_number(compression: str | int | None) -> int:
-    """The number that a method of compression has in zip files.
+    """Return the number of a compression method in zip files.
 
     Raises:
-        ValueError: there is no method of this name.
-        NotImplementedError: there is none of this number.
+        ValueError: the name is unknown.
+        NotImplementedError: the number is unknown.
     """
     if compression is None:
         return 0
@@ -195,7 +195,7 @@ def compression_number(compression: str | int | None) -> int:
 
 
 def is_memmap_archive(path: str | Path) -> bool:
-    """Return whether a file is an archive of a saved collection, whatever its name.
+    """Return whether a file is an archive of a saved tensordict. Its name does not matter.
 
     Examples:
         >>> import tempfile
@@ -221,24 +221,25 @@ def pack_memmap(
     compression: str | int | None = None,
     compresslevel: int | None = None,
 ) -> Path:
-    """Put a saved directory into one file, an archive.
+    """Copy a saved directory to one file, an archive.
 
-    The archive appears in one step, or replaces the one that is there. Every file of the
-    directory goes into it, but for the checksums, which are taken anew.
+    The archive appears, or replaces an existing one, in one step. It contains every file of
+    the directory except the checksums, which are computed again.
 
     Args:
         prefix: the directory of the save.
-        archive_path: the file to make.
-        compression: how tensors are compressed: ``"stored"`` (default: not at all, so
-            that they can be mapped), ``"deflate"``, ``"bzip2"``, ``"lzma"``, or a
-            constant of :mod:`zipfile`.
-        compresslevel: how hard. Default: that of the method.
+        archive_path: the archive to create.
+        compression: the compression of the tensors: ``"stored"`` (the default, no
+            compression, so that they can be mapped), ``"deflate"``, ``"bzip2"``,
+            ``"lzma"``, or a constant of :mod:`zipfile`.
+        compresslevel: the level of compression. The default depends on the method.
 
     Returns:
         ``archive_path``.
 
     Raises:
-        ValueError: ``prefix`` is not a saved directory, or the archive would lie in it.
+        ValueError: ``prefix`` is not a saved directory, or the archive would be inside
+            of it.
         OSError: the archive cannot be written.
 
     Examples:
@@ -272,18 +273,18 @@ def pack_memmap(
 def unpack_memmap(archive_path: str | Path, prefix: str | Path) -> Path:
     """Write the files of an archive into a directory.
 
-    Each file is written beside its place and renamed; the checksums of the archive are
-    compared on the way.
+    Each file is written under another name and then renamed. The checksums of the archive
+    are compared while it is read.
 
     Args:
         archive_path: the archive.
-        prefix: the directory, which is made where it is missing.
+        prefix: the directory. It is created if it does not exist.
 
     Returns:
         ``prefix``.
 
     Raises:
-        ValueError: it is not an archive.
+        ValueError: ``archive_path`` is not an archive.
         RuntimeError: the archive is damaged, or names a file outside of ``prefix``.
         OSError: a file cannot be written.
 
@@ -302,17 +303,17 @@ def unpack_memmap(archive_path: str | Path, prefix: str | Path) -> Path:
 
 
 def refresh_archive_checksums(archive_path: str | Path) -> Path:
-    """Take the checksums of an archive anew, in place.
+    """Compute the checksums of an archive again, in place.
 
-    For an archive that was changed through tensors loaded with ``mode="r+"``: until then
-    tools that compare the checksums of zip files refuse it.
+    Call it after writing to tensors that were loaded with ``mode="r+"``. Before the call,
+    zip tools refuse the archive because its checksums are wrong.
 
     Returns:
         ``archive_path``.
 
     Raises:
-        ValueError: it is not an archive.
-        OSError: it is not writable.
+        ValueError: ``archive_path`` is not an archive.
+        OSError: the archive is not writable.
 
     Examples:
         >>> import tempfile

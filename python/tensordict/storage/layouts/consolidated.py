@@ -1,27 +1,27 @@
 """Consolidated collections: all leaves in one buffer, which may be a file.
 
-The file has three parts, as in tensordict 0.15: the bytes of the leaves, each
-padded to a multiple of 8; JSON that says which leaf lies where; and the length of that
-JSON, 8 bytes, little-endian. Between the first two lies a part of ours, which readers
-that look for the JSON from the end pass over: see :mod:`tensordict.storage.extra_metadata`.
+The file has three parts, as in tensordict 0.15: the bytes of the leaves, each padded to a multiple
+of 8; JSON with the place of each leaf; and the length of the JSON, 8 bytes, little-endian. Between
+the first two parts there may be remarks (:mod:`tensordict.storage.extra_metadata`). tensordict 0.15
+ignores them, because it finds the JSON from the end.
 
-A consolidated collection knows it by ``_consolidated`` in its instance dictionary: the
-buffer, the description that the JSON holds, and for a file its name. That holds only
-as long as the leaves are still those in the buffer, which is looked up and not
-remembered: see :func:`state_of`.
+The instance dictionary of a consolidated collection holds ``_consolidated``: the buffer, the
+description in the JSON, and for a file its name. This state is valid only while the leaves are in
+the buffer. :func:`state_of` checks that each time.
 
-A collection takes part with these methods:
+Each class of collection defines these methods:
 
 ``_describe(rows)``
-    its level of the description; ``rows`` gives the place of each leaf;
+    returns its level of the description. ``rows`` yields the place of each leaf.
 ``_described_child(name)``
-    the collection that a nested level of its level is of;
+    returns the collection that a nested level describes.
 ``_from_description(level, source, path)``, a class method
-    the collection of a level, whose leaves ``source`` has;
+    returns the collection of a level. ``source`` holds the leaves.
 ``_put_leaves(leaves)``
-    takes new leaves from an iterator in the place of its own;
+    replaces its leaves by leaves from an iterator.
 ``_consolidated_home()``
-    the collection that knows of the buffer: itself, unless it is around another.
+    returns the collection that holds the state of the buffer: itself, or the collection that it
+    wraps.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ __all__ = [
 ]
 
 MSG_CHANGED = (
-    "An entry was added to the collection, replaced or removed while it was consolidated: "
-    "it stays as it is."
+    "An entry was added, replaced or removed while consolidate(inplace=True) ran. The "
+    "tensordict is unchanged: call consolidate again."
 )
 
 MSG_DEVICE = "device and filename are mutually exclusive arguments."
@@ -108,11 +108,11 @@ class ConsolidatedLayout(NativeLayout):
     name = "consolidated"
 
     def matches(self, path: str | Path) -> bool:
-        """Return whether it is such a file."""
+        """Return whether the path is a consolidated file."""
         return os.path.isfile(path) and _rust.is_consolidated(path)
 
     def save(self, td: CollectionProtocol, path: Any, options: SaveOptions) -> Any:
-        """Write to a file: a locked collection over it."""
+        """Write to a file; return a locked collection over the file."""
         later, threads = options.return_early, options.num_threads
         durable, checks, bar = options.durable, options.checks, options.pbar
         return consolidate(
@@ -128,12 +128,12 @@ class ConsolidatedLayout(NativeLayout):
         )
 
     def load(self, path: str | Path, options: LoadOptions, out: object = None) -> Any:
-        """Make a collection over the mapped file."""
+        """Load a collection over the mapped file."""
         self.check_before(path, options, out)
         return nested_at(load(path, options.requested, options.mode), path, options)
 
     def inspect(self, path: str) -> Iterator[Entry]:
-        """List the entries that the description has."""
+        """Yield the entries of the description."""
         data_bytes, _, text = _rust.read_consolidated(path)
         yield from _entries(json.loads(text), (), data_bytes)
 
@@ -173,11 +173,11 @@ def consolidate(td: CollectionProtocol, options: Options) -> Any:
 
         return save_consolidated(td, options)
     if options.filename is not None:
-        # Now: the working directory may be another one when the work is done.
+        # Resolve the path now: the working directory may change before the file is written.
         path = os.path.abspath(local(options.filename))
         options = options._replace(filename=path)
     progress = _rust.SaveProgress()
-    # The entries are those at the time of the call, whatever becomes of the collection.
+    # Describe the collection now: later changes of its entries must not reach the save.
     source = described(td, inplace=options.inplace)
 
     def work() -> Any:
@@ -190,7 +190,7 @@ def consolidate(td: CollectionProtocol, options: Options) -> Any:
 
 
 def _is_same_place(state: dict[str, Any], filename: Path | str | None) -> bool:
-    """Return whether a consolidated collection is where it is asked to be already."""
+    """Return whether a consolidated collection is in this file already."""
     if filename is None:
         return True
     return (
@@ -200,13 +200,13 @@ def _is_same_place(state: dict[str, Any], filename: Path | str | None) -> bool:
 
 
 class Described(NamedTuple):
-    """The description of what is to be consolidated."""
+    """The description of a collection before it is consolidated."""
 
     leaves: list[torch.Tensor]
     rows: Rows
     result: Any
-    """A collection of the class of the result, which need not be that of the source: a view
-    becomes a plain collection."""
+    """A collection of the result's class. It may differ from the source's: a view becomes a plain
+    collection."""
     level: dict[str, Any]
     with_modules: dict[str, Any]
 
@@ -216,7 +216,7 @@ def described(td: Any, *, inplace: bool = False) -> Described:
 
     Args:
         td: the collection.
-        inplace: whether the description is to be of it and not of one like it.
+        inplace: whether the collection itself is consolidated. Otherwise a new one is.
     """
     refuse_special(td, MSG_CONSOLIDATED)
     leaves = _rust.leaves(td)
@@ -250,9 +250,9 @@ def _consolidate(
         state |= {"filename": path, "file_id": _file_id(path)}
     leaves = joined(rows, copies)
     if options.inplace:
-        now = _rust.leaves(td)
-        if len(now) != len(source.leaves) or any(
-            map(operator.is_not, now, source.leaves)
+        present = _rust.leaves(td)
+        if len(present) != len(source.leaves) or any(
+            map(operator.is_not, present, source.leaves)
         ):
             raise RuntimeError(MSG_CHANGED)
         td._put_leaves(iter(leaves))
@@ -274,7 +274,7 @@ def put_leaves(td: CollectionProtocol, leaves: Iterator[torch.Tensor]) -> None:
 
 
 def _set_device(td: CollectionProtocol, options: Options) -> None:
-    """The device of what was made: a file is on the CPU, a buffer where it was asked."""
+    """Set the device of a new collection: the CPU for a file, or the requested device."""
     if options.filename is not None:
         device = torch.device("cpu")
     elif options.device is not None and td.device is not None:
@@ -289,7 +289,7 @@ def _set_device(td: CollectionProtocol, options: Options) -> None:
 def _filled(
     rows: Rows, td: TensorCollection, options: Options
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """A buffer with the values of the leaves, and the tensors over it."""
+    """Return a buffer with the values of the leaves, and the tensors over the buffer."""
     storage = _new_buffer(rows, options)
     copies = views(storage, rows)
     with torch.no_grad():
@@ -335,7 +335,7 @@ def _write(
     options: Options,
     progress: _rust.SaveProgress,
 ) -> torch.Tensor:
-    """Write the file in one step: the bytes of it, mapped."""
+    """Write the file in one step; return its bytes, mapped."""
     notes = extra_metadata.Remarks()
     plain = as_plain(td, description, (), notes)
     text = json.dumps(plain)
@@ -355,18 +355,18 @@ def _write(
 def load(
     filename: Path | str, requested: type | None = None, mode: str | None = None
 ) -> Any:
-    """The collection that a consolidated file holds, over the mapped file.
+    """Load the collection of a consolidated file, over the mapped file.
 
     Args:
         filename: the file.
-        requested: the class that the caller loads.
-        mode: ``"r+"`` for stores that reach the file. Otherwise, as in tensordict 0.15, they stay
-            in this process.
+        requested: the class whose method the caller called.
+        mode: ``"r+"`` lets writes reach the file. Otherwise writes stay in this process, as
+            in tensordict 0.15.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        RuntimeError: it is damaged: the message names the entry.
-        ValueError: its description is not JSON.
+        FileNotFoundError: the file does not exist.
+        RuntimeError: the file is damaged. The message names the entry.
+        ValueError: the description is not JSON.
     """
     if is_remote(filename):
         from tensordict.storage import layouts
@@ -389,7 +389,7 @@ def load(
 def moved(
     td: CollectionProtocol, device: torch.device, non_blocking: bool | None
 ) -> Any:
-    """A consolidated collection on another device, in one copy; None for any other."""
+    """Copy a consolidated collection to a device in one copy; return None if not consolidated."""
     state = state_of(td)
     if state is None:
         return None
@@ -405,26 +405,27 @@ def moved(
     return result
 
 
-def _order_as(made: Any, source: CollectionProtocol) -> None:
-    """Put the entries of dense collections in the order of those of ``source``."""
+def _order_as(copied: Any, source: CollectionProtocol) -> None:
+    """Put the entries of dense collections in the order of ``source``."""
     if hasattr(source, "stack_dim") and not source._is_non_tensor:
-        # Nothing is stacked: members may differ in shape.
-        for member, own in zip(made._children(), source._children(), strict=True):
-            _order_as(member, own)
+        # Go through the members: their entries may differ in shape and cannot be stacked.
+        members = zip(copied._children(), source._children(), strict=True)
+        for copied_member, source_member in members:
+            _order_as(copied_member, source_member)
         return
     for key, value in source._entries().items():
         if isinstance(value, CollectionProtocol):
-            _order_as(made._get_entry(key, None), value)
-    if made._is_dense:
-        entries = made._tensordict
-        made._tensordict = {key: entries[key] for key in source._entries()}
+            _order_as(copied._get_entry(key, None), value)
+    if copied._is_dense:
+        entries = copied._tensordict
+        copied._tensordict = {key: entries[key] for key in source._entries()}
 
 
 # Consolidating ------------------------------------------------------------------------
 
 
 def rebuild(description: dict[str, Any], storage: torch.Tensor) -> Any:
-    """The collection of a description over a buffer: what pickles call."""
+    """Return the collection of a description over a buffer. Pickles call this function."""
     loaded = Source(storage).collection(description, ())
     return marked(loaded, storage, description)
 
@@ -432,17 +433,17 @@ def rebuild(description: dict[str, Any], storage: torch.Tensor) -> Any:
 def marked(
     td: TensorCollection, storage: torch.Tensor, description: dict[str, Any]
 ) -> Any:
-    """Let a collection know of its buffer."""
+    """Mark a collection as consolidated in a buffer, and return it."""
     state = {"storage": storage, "metadata": description}
     td._consolidated_home().__dict__["_consolidated"] = state
     return td
 
 
 def state_of(td: Any) -> dict[str, Any] | None:
-    """Return the state of the buffer of a consolidated collection; None for any other.
+    """Return the state of the buffer of a consolidated collection; None for other collections.
 
-    A leaf or a nested collection that was replaced, added, removed or renamed since
-    ends it, whoever did it.
+    The collection is no longer consolidated if a leaf or a nested collection was replaced,
+    added, removed or renamed since.
     """
     state = td._consolidated_home()._consolidated
     if state is None:
@@ -460,18 +461,17 @@ def state_of(td: Any) -> dict[str, Any] | None:
 def _places(
     td: CollectionProtocol, memory: int, offset: int
 ) -> Iterator[list[tuple[str, Row]]]:
-    """For each leaf where it lies in the buffer, None for one that lies elsewhere."""
+    """Yield the row of each leaf, with whether the leaf is in the buffer."""
     for leaf in _rust.leaves(td):
-        found = []
+        rows = []
         for prefix, part, *more in parts_of(leaf):
             is_there = (
                 part.untyped_storage()._cdata == memory and part.is_contiguous()
             ) or not part.numel()
             start = part.storage_offset() * part.element_size() - offset
-            found.append(
-                (prefix, (str(part.dtype), list(part.shape), start, is_there, *more))
-            )
-        yield found
+            row = str(part.dtype), list(part.shape), start, is_there, *more
+            rows.append((prefix, row))
+        yield rows
 
 
 def _file_id(filename: Path | str) -> tuple[int, int, int] | None:
@@ -493,8 +493,8 @@ def _entries(level: Any, key: tuple[str, ...], data_bytes: int) -> Iterator[Entr
     size = level["cls_metadata"].get("batch_size")
     yield Entry(key, "collection", shape=size, note=str(level["cls"]))
     for name, row in level["leaves"].items():
-        kind, _, own = split_name(name)
-        inner = (*key, own.removeprefix("\0").removeprefix(VALUES))
+        kind, _, own_key = split_name(name)
+        inner = (*key, own_key.removeprefix("\0").removeprefix(VALUES))
         if name.startswith("<NJT_") and not name.startswith(VALUES):
             continue
         problem = problem_of_row(row, data_bytes)
@@ -509,7 +509,7 @@ def _entries(level: Any, key: tuple[str, ...], data_bytes: int) -> Iterator[Entr
         if isinstance(value, list) and value:
             yield Entry((*key, name), "value", note=short(value[0]))
         else:
-            problem = f"no value is described by {value!r}"
+            problem = f"{value!r} does not describe a value"
             yield Entry((*key, name), "value", problem=problem)
     for name, child in level.items():
         if name not in RESERVED:

@@ -1,13 +1,13 @@
-"""Trees of files: a directory for each collection, a file for each leaf.
+"""Saved directories: a directory for each collection, a file for each leaf.
 
-Saving lets the collection add itself to a plan (``_save_plan``), has the engine write it,
-and lets the collection take the tensors over its files (``_saved``).
+To save, the collection adds itself to a plan (``_save_plan``), the Rust engine writes the plan, and
+the collection takes the tensors over its files (``_saved``).
 
-Loading has the engine read a directory with all that is below it, in one call, and makes
-the collections.
+To load, the engine reads a directory with everything below it in one call, and the functions here
+build the collections.
 
-The functions ``*_dense`` are what dense collections do; collections of other layouts
-override the methods that call them.
+The functions ``*_dense`` are for dense collections. Other classes override the methods that call
+them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ __all__ = [
 CPU = torch.device("cpu")
 
 MSG_SIZE = (
-    "{} makes no sense: the entry {!r} has shape {}, which does not begin with the batch "
+    "{} is inconsistent: the entry {!r} has shape {}, which does not begin with the batch "
     "size {}."
 )
 MSG_SHARED = "memmap and shared memory are mutually exclusive features."
@@ -82,7 +82,7 @@ ITEM_BYTES = {
 """The bytes of an item, by the name of its dtype."""
 
 COLUMNS = {TEXT: "text", BYTES: "bytes", VALUES: "JSON"}
-"""The names of the kinds of columns of non-tensor data."""
+"""The names of the encodings of columns of non-tensor data, in lists of entries."""
 
 
 class DirectoryLayout(NativeLayout):
@@ -91,15 +91,15 @@ class DirectoryLayout(NativeLayout):
     name = "tree"
 
     def chosen_by(self, td: object, path: object, options: SaveOptions) -> bool:
-        """Return false: a save is a directory where no other layout is chosen."""
+        """Return False: a save becomes a directory if no other layout is chosen."""
         return False
 
     def matches(self, path: str | Path) -> bool:
-        """Return whether it is a directory."""
+        """Return whether the path is a directory."""
         return os.path.isdir(path)
 
     def save(self, td: Any, path: Any, options: SaveOptions) -> Any:
-        """Write to a directory, or without ``path`` to shared memory without a name."""
+        """Write to a directory; without ``path``, to shared memory without a name."""
         refuse_special(td, MSG_MEMORY_MAPPED)
         inplace = options.inplace
         if inplace:
@@ -108,13 +108,13 @@ class DirectoryLayout(NativeLayout):
             for collection in _rust.containers(td):
                 collection._refuse_in_place()
         path = td._memmap_prefix if path is None else Path(path)
-        # Now: the working directory may be another one when the work is done.
+        # Resolve the path now: the working directory may change before the files are written.
         target = None if path is None else os.path.abspath(path)
         progress = _rust.SaveProgress()
         source = td if inplace else of_now(td, options)
         escapes_keys = options.escapes_keys
         if target is not None:
-            # Now: the plan holds the memory that the tensors have.
+            # Plan now: the plan references the present memory of the tensors.
             copies = options.copy_existing
             plan = _rust.SavePlan(target, escapes_keys, copies, False, options.threads)
             with naming_the_entry(source):
@@ -136,7 +136,7 @@ class DirectoryLayout(NativeLayout):
     def make_like(
         self, td: CollectionProtocol, prefix: Any, options: SaveOptions
     ) -> Any:
-        """Save zeros of the shapes of ``td``, which take no space until they are stored to."""
+        """Save zeros with the shapes of ``td``. They take no disk space until written to."""
         td = with_batch_dims(td)
         path = None if prefix is None else Path(prefix)
         target = None if path is None else os.path.abspath(path)
@@ -159,7 +159,7 @@ class DirectoryLayout(NativeLayout):
         return now_or_later(td, work, options, _rust.SaveProgress())
 
     def load(self, path: str | Path, options: LoadOptions, out: object = None) -> Any:
-        """Make a collection over the files, all of them of one save."""
+        """Load a collection over the files, all of one save."""
 
         def load_from(opened: SavedPath) -> Any:
             return self._load_from(opened, options, out)
@@ -169,7 +169,7 @@ class DirectoryLayout(NativeLayout):
         return from_one_save(path, options.mode, load_from, by_name=is_named)
 
     def _load_from(self, path: SavedPath, options: LoadOptions, out: Any) -> Any:
-        """Load what an opened save holds, ready to be put in the place of ``out``."""
+        """Load an opened save, ready to replace the entries of ``out``."""
         threads, subpath = options.num_threads, options.subpath
         if options.verify:
             self.check_loaded(path.root, threads, subpath)
@@ -193,7 +193,7 @@ class DirectoryLayout(NativeLayout):
         return loaded
 
     def inspect(self, path: str) -> Iterator[Entry]:
-        """List the entries of all levels."""
+        """Yield the entries of all levels."""
         return level_entries(_FilesOfDirectory(path), "", ())
 
     def verify(
@@ -204,26 +204,26 @@ class DirectoryLayout(NativeLayout):
         progress: _rust.SaveProgress,
         part: list[str] | None = None,
     ) -> Report:
-        """Compare the files with their checksums; ``deep``, go through pickles, too."""
+        """Compare the files with their checksums. With ``deep``, parse pickles as well."""
         report = super().verify(path, num_threads, deep, progress, part)
         if deep and report.layout == self.name:
-            looked_at = [self._with_pickle_looked_at(f, path) for f in report.findings]
-            return report._replace(findings=looked_at)
+            findings = [self._with_parsed_pickle(f, path) for f in report.findings]
+            return report._replace(findings=findings)
         return report
 
     def seal(
         self, path: str | Path, num_threads: int, progress: _rust.SaveProgress
     ) -> int:
-        """Take the checksums of all files."""
+        """Compute the checksums of all files; return the number of files."""
         return _rust.seal_tree(os.fspath(path), max(0, num_threads), progress)
 
     def _file(self, path: str | Path, file: str) -> bytes:
-        """The bytes of a file of the save, by the name that a finding has for it."""
+        """Return the bytes of a file of the save. ``file`` is the path of a finding."""
         with open(file, "rb") as opened:
             return opened.read()
 
-    def _with_pickle_looked_at(self, finding: Finding, path: str | Path) -> Finding:
-        """The same, or that a pickle which nothing else is wrong with cannot be loaded."""
+    def _with_parsed_pickle(self, finding: Finding, path: str | Path) -> Finding:
+        """Return the finding; if its file is a pickle that cannot be parsed, as damaged."""
         is_pickle = os.path.basename(finding.path) in ("other.pickle", "pickle.pkl")
         if not is_pickle or finding.outcome not in ("good", "unchecked"):
             return finding
@@ -231,11 +231,11 @@ class DirectoryLayout(NativeLayout):
 
         try:
             text = self._file(path, finding.path)
-            # The instructions are read and not followed.
+            # `genops` parses the instructions, and does not run them.
             for _ in pickletools.genops(text):
                 pass
         except (OSError, ValueError) as error:
-            detail = f"it is no whole pickle: {error}"
+            detail = f"it is not a complete pickle: {error}"
             entry = f"the entry {finding.key} " if finding.key else ""
             line = f"{entry}('{finding.path}') is damaged: {detail}"
             return finding._replace(outcome=DAMAGED, detail=detail, line=line)
@@ -246,7 +246,7 @@ class DirectoryLayout(NativeLayout):
 
 
 def with_device(saved: Any, device: torch.device | None) -> Any:
-    """``saved``, whose values that are no tensors get a device where they have none."""
+    """Set the device of non-tensor data that has none, and return ``saved``."""
     for collection in _rust.containers(saved):
         if collection._is_non_tensor and collection._device is None:
             collection._device = device
@@ -254,21 +254,21 @@ def with_device(saved: Any, device: torch.device | None) -> Any:
 
 
 class Directory(NamedTuple):
-    """A directory of a save, as the caller named it."""
+    """A directory of a save, with the path that the caller passed."""
 
     path: Path
     escapes_keys: bool
 
     def child(self, key: str) -> Directory:
-        """The directory of a nested collection."""
+        """Return the directory of a nested collection."""
         name = _rust.escape_key(key) if self.escapes_keys else key
         return Directory(self.path / name, self.escapes_keys)
 
 
 def plan_dense(td: CollectionProtocol, plan: Any, level: int) -> None:
     """Add a dense collection to the level of a plan."""
-    held = with_saved_entries(td._tensordict, td._batch_size)
-    for key, child_level, value in plan.add_entries(level, held):
+    entries = with_saved_entries(td._tensordict, td._batch_size)
+    for key, child_level, value in plan.add_entries(level, entries):
         if not isinstance(value, (CollectionProtocol, SavedEntry)):
             raise TypeError(
                 f"the entry {key!r} of type {type(value)} cannot be saved to a directory."
@@ -290,17 +290,17 @@ def plan_dense(td: CollectionProtocol, plan: Any, level: int) -> None:
 def saved_dense(
     td: Any, leaves: _rust.SavedTensors, directory: Directory | None, inplace: bool
 ) -> Any:
-    """A dense collection over the files of a save: ``td`` itself, or one like it."""
-    # In the order of the plan: all leaves of a level, then what is below.
-    held = with_saved_entries(td._tensordict, td._batch_size)
-    entries, flat, others = leaves.take_level(held)
+    """Return a dense collection over the files of a save: ``td`` itself, or a new one."""
+    # In the order of the plan: all leaves of a level, then its nested collections.
+    source = with_saved_entries(td._tensordict, td._batch_size)
+    entries, flat, others = leaves.take_level(source)
     for key in flat:
         entries[key] = _as_nested(
             entries[key], td._tensordict[key]._nested_tensor_size()
         )
     for key in others:
         child = None if directory is None else directory.child(key)
-        entries[key] = held[key]._saved(leaves, child, inplace)
+        entries[key] = source[key]._saved(leaves, child, inplace)
     if inplace:
         td._tensordict.update(entries)
         td._device = CPU
@@ -317,23 +317,23 @@ def saved_dense(
 
 
 def _as_nested(flat: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    made = nested_from_flat(flat, table)
+    nested = nested_from_flat(flat, table)
     if not isinstance(flat, MemoryMappedTensor):
-        return made
-    made = made.as_subclass(MemoryMappedTensor)
-    made.__dict__.update(flat.__dict__)
-    made._parent_shape = table
-    return made
+        return nested
+    nested = nested.as_subclass(MemoryMappedTensor)
+    nested.__dict__.update(flat.__dict__)
+    nested._parent_shape = table
+    return nested
 
 
 # Loading ------------------------------------------------------------------------------
 
 
 def load_directory(path: SavedPath, options: LoadOptions) -> Any:
-    """Make a collection from a directory that was saved from a collection of any class."""
-    known = registry.known_texts()
+    """Load a directory that was saved from a collection of any class."""
+    known_texts = registry.known_texts()
     how = options.num_threads, options.has_values
-    tree = path.save.load_tree(path.full_name, known, options.robust_key, *how)
+    tree = path.save.load_tree(path.full_name, known_texts, options.robust_key, *how)
     if tree.is_known:
         return _make_dense(tree, path, options)
     cls = registry.find_class(options.requested, tree.class_text, tree.type_text, path)
@@ -341,7 +341,7 @@ def load_directory(path: SavedPath, options: LoadOptions) -> Any:
 
 
 def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> Any:
-    """The collection of a level that was read, and of those below."""
+    """Build the collection of a level that the engine has read, with its nested ones."""
     if tree.class_text == CLASS_TEXT and options.has_values:
         stack = registry.find_class(None, CLASS_TEXT, None, path)
         return stack._load_level(tree, path, options)
@@ -349,7 +349,7 @@ def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> Any:
 
 
 def make_level(tree: Any, path: SavedPath, options: LoadOptions, special: Any) -> Any:
-    """Make a level as :func:`_make_dense` does, with the named ones of its classes."""
+    """Build a level as :func:`_make_dense` does. ``special`` names its special entries."""
     entries = tree.entries
     batch_size = torch.Size(tree.batch_size)
     home: torch.device | None = CPU if tree.has_device else None
@@ -368,10 +368,10 @@ def make_level(tree: Any, path: SavedPath, options: LoadOptions, special: Any) -
         value = entries[key]
         if isinstance(value, str):
             inner = options._replace(size=batch_size)
-            made = load_directory(path_of(path, value), inner)
-            if holds_values(made):
-                made = made._loaded_in(batch_size, home, tree.names)
-            entries[key] = made
+            child = load_directory(path_of(path, value), inner)
+            if holds_values(child):
+                child = child._loaded_in(batch_size, home, tree.names)
+            entries[key] = child
         elif options.has_values:
             entries[key] = _as_nested(*value)
     if batch_size:
@@ -384,10 +384,10 @@ def make_level(tree: Any, path: SavedPath, options: LoadOptions, special: Any) -
 
 
 def _check_sizes(entries: dict[str, Any], size: torch.Size, path: SavedPath) -> None:
-    """Refuse what cannot be an entry of a collection of this batch size.
+    """Raise if the shape of an entry does not begin with the batch size.
 
     Raises:
-        RuntimeError: the shape of an entry does not begin with it.
+        RuntimeError: the shape of an entry does not.
     """
     ndim = len(size)
     for key, value in entries.items():
@@ -398,19 +398,19 @@ def _check_sizes(entries: dict[str, Any], size: torch.Size, path: SavedPath) -> 
 
 
 def path_of(parent: SavedPath, directory: str) -> SavedPath:
-    """The path of a directory in another one."""
+    """Return the path of a subdirectory."""
     return parent / os.path.basename(directory)
 
 
 def _descend(path: SavedPath, subpath: object, escapes_keys: bool) -> SavedPath:
-    """The directory of a nested key, given as a tuple or with slashes."""
+    """Return the directory of a nested key: a tuple, or a string with slashes."""
     below = path
     for part in subpath_parts(subpath):
         if part:
             name = _rust.escape_key(part) if escapes_keys else part
             fields = below / "_tensordict" / name / "meta.json"
             if not (below / name / "meta.json").exists() and fields.exists():
-                # The entries of a tensorclass are one level deeper.
+                # The entries of a tensorclass are one directory deeper.
                 below = below / "_tensordict"
             below = below / name
     if not (below / "meta.json").exists():
@@ -425,32 +425,32 @@ def _descend(path: SavedPath, subpath: object, escapes_keys: bool) -> SavedPath:
 
 
 class Files(Protocol):
-    """The files of a tree, wherever they are."""
+    """The files of a save: in a directory, or in an archive."""
 
     @property
     def root(self) -> str | None:
-        """The root of the tree."""
+        """The path of the save."""
         ...
 
     def content(self, name: str) -> bytes:
-        """The bytes of a file."""
+        """Return the bytes of a file."""
         ...
 
     def text(self, name: str) -> str:
-        """The text of a file."""
+        """Return the text of a file."""
         ...
 
     def size(self, name: str) -> int | None:
-        """The bytes that a file has; None where there is none."""
+        """Return the size of a file; None if it does not exist."""
         ...
 
     def folders(self, name: str) -> list[str]:
-        """The names of the folders in a folder."""
+        """Return the names of the folders in a folder."""
         ...
 
 
 class _FilesOfDirectory:
-    """The files of a directory. A link out of it is not followed."""
+    """The files of a directory. Links that lead out of it are not followed."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -474,7 +474,7 @@ class _FilesOfDirectory:
 
 
 def level_entries(files: Files, folder: str, key: tuple[str, ...]) -> Iterator[Entry]:
-    """The entries of a level, itself first."""
+    """Yield the entries of a level. The first entry is the level itself."""
 
     def inside(name: str) -> str:
         return f"{folder}/{name}" if folder else name
@@ -512,7 +512,7 @@ def level_entries(files: Files, folder: str, key: tuple[str, ...]) -> Iterator[E
             )
     elif "stack_dim" in fields:
         yield Entry(key, "collection", note=f"{name} along dim {fields['stack_dim']}")
-        members = [one for one in files.folders(folder) if one.isdigit()]
+        members = [name for name in files.folders(folder) if name.isdigit()]
         for member in sorted(members, key=int):
             yield from level_entries(files, inside(member), (*key, member))
     else:
@@ -537,7 +537,9 @@ def _tree_entry(
     stems = dict.fromkeys((_rust.escape_key(key[-1]), key[-1]))
     if field.get("type") is not None:
         found = [
-            one for one in stems if files.size(inside(f"{one}/meta.json")) is not None
+            stem
+            for stem in stems
+            if files.size(inside(f"{stem}/meta.json")) is not None
         ]
         if found:
             yield from level_entries(files, inside(found[0]), key)
@@ -546,10 +548,10 @@ def _tree_entry(
     elif "dtype" in field and "shape" in field:
         dtype = str(field["dtype"]).removeprefix("torch.")
         shape = field["shape"]
-        sizes = [files.size(inside(f"{one}.memmap")) for one in stems]
-        size = next((one for one in sizes if one is not None), None)
+        sizes = [files.size(inside(f"{stem}.memmap")) for stem in stems]
+        size = next((found for found in sizes if found is not None), None)
         if field.get("is_nested"):
-            tables = [inside(f"{one}.shape.memmap") for one in stems]
+            tables = [inside(f"{stem}.shape.memmap") for stem in stems]
             is_there = size is not None or any(
                 _is_hollow(files, table, shape) for table in tables
             )
@@ -575,7 +577,7 @@ def _tree_entry(
 
 
 def _is_hollow(files: Files, table: str, shape: Sequence[int]) -> bool:
-    """Return whether a nested tensor has no items, by its sizes, and so no file."""
+    """Return whether a nested tensor has no items by its table of sizes, and so no file."""
     if files.size(table) != _needed("int64", shape) or len(shape) != 2:
         return False
     sizes = memoryview(files.content(table)).cast("q").tolist()
@@ -585,7 +587,7 @@ def _is_hollow(files: Files, table: str, shape: Sequence[int]) -> bool:
 
 
 def _needed(dtype: str, shape: object) -> int | None:
-    """The bytes of a tensor; None where there is no such tensor."""
+    """Return the bytes that a tensor needs; None if the dtype or the shape is invalid."""
     item = 1 if dtype.startswith(("float8", "float4")) else ITEM_BYTES.get(dtype)
     if item is None or not isinstance(shape, list):
         return None

@@ -282,16 +282,16 @@ def _write(
         index = None
     else:
         generation = os.urandom(8).hex()
-        usual, own = _shard_names(path, len(parts), generation)
+        usual, unique = _shard_names(path, len(parts), generation)
         metadata = [("format", "pt"), (GENERATION, generation)]
         files = [
             (name, other, planned(part), metadata)
-            for name, other, part in zip(usual, own, parts, strict=True)
+            for name, other, part in zip(usual, unique, parts, strict=True)
         ]
         index = (
             index_path,
             _index_text(usual, parts, text, generation),
-            _index_text(own, parts, text, generation),
+            _index_text(unique, parts, text, generation),
         )
     stale = index_path if os.path.exists(index_path) else None
     with naming_the_entry(data):
@@ -608,10 +608,10 @@ def _described(
     if version != VERSION:
         raise ValueError(MSG_VERSION.format(path, version))
     loaded = reader.collection(root, ())
-    left = sorted(tensors.keys() - reader.taken)
-    if left:
+    undescribed = sorted(tensors.keys() - reader.taken)
+    if undescribed:
         raise ValueError(
-            f"The tensors {left} of {path} are not in its tensordict metadata."
+            f"The tensors {undescribed} of {path} are not in its tensordict metadata."
         )
     return loaded
 

@@ -103,11 +103,11 @@ def make_zeros(
     )
     if filename is not None:
         path = check_target(filename, existsok)
-        made: Any = _rust.create_file(path, str(dtype), sizes)
+        mapped: Any = _rust.create_file(path, str(dtype), sizes)
         if isinstance(shape, torch.Tensor):
-            made = wrap(cls, nested_from_flat(made, shape), path, None)
-            made._parent_shape = shape
-        return made
+            mapped = wrap(cls, nested_from_flat(mapped, shape), path, None)
+            mapped._parent_shape = shape
+        return mapped
     size = torch.Size(sizes).numel() * dtype.itemsize
     return cls._from_handler(FileHandler(max(1, size), reserve), dtype, shape)
 
@@ -121,9 +121,9 @@ def write(
 ) -> Any:
     """Create a tensor with the values of another, over a file or shared memory."""
     if filename is None:
-        made = make_zeros(cls, size, source.dtype, None, existsok, reserve=True)
-        torch.Tensor.copy_(made, source)
-        return made
+        mapped = make_zeros(cls, size, source.dtype, None, existsok, reserve=True)
+        torch.Tensor.copy_(mapped, source)
+        return mapped
     path = check_target(filename, existsok)
     plain = prepare(source)[0]
     return _rust.write_file(path, plain, str(source.dtype), list(size))
@@ -141,9 +141,9 @@ def write_nested(
     if filename is not None:
         path = check_target(filename, existsok)
         flat = _rust.write_file(path, flat, str(source.dtype), list(flat.shape))
-        made = wrap(cls, nested_from_flat(flat, table), path, None)
-        made._parent_shape = table
-        return made
+        mapped = wrap(cls, nested_from_flat(flat, table), path, None)
+        mapped._parent_shape = table
+        return mapped
     handler = FileHandler(max(1, flat.numel() * flat.element_size()), reserve=True)
     over_handler(handler, flat.dtype, flat.shape).copy_(flat)
     return cls._from_handler(handler, flat.dtype, table)

@@ -180,8 +180,9 @@ class MemoryMappedTensor(torch.Tensor):
 
         Raises:
             TypeError: ``input`` is a numpy array.
-            RuntimeError: ``input`` requires gradients or is mapped from another file;
-                ``filename`` exists or is a symbolic link.
+            RuntimeError: ``input`` requires gradients; it is mapped from another file, but
+                ``copy_existing`` is false; ``filename`` exists, but ``existsok`` is false;
+                or ``filename`` is a symbolic link.
         """
         if isinstance(input, np.ndarray):
             raise TypeError(
@@ -357,8 +358,8 @@ class MemoryMappedTensor(torch.Tensor):
         """Create a tensor of zeros. See :meth:`empty`."""
         shape, dtype, filename, existsok, _ = parse_arguments(args, kwargs)
         is_new = filename is None or not os.path.exists(filename)
-        made = make_zeros(cls, shape, dtype, filename, existsok)
-        return made if is_new else made.zero_()
+        mapped = make_zeros(cls, shape, dtype, filename, existsok)
+        return mapped if is_new else mapped.zero_()
 
     @classmethod
     def ones(cls, *args: object, **kwargs: object) -> Self:
@@ -450,11 +451,11 @@ class MemoryMappedTensor(torch.Tensor):
         return self._parent_shape
 
     def is_shared(self) -> bool:
-        """Return whether other processes can share the memory: it has a file, or torch shares it."""
+        """Return whether the memory has a file, or torch shares it between processes."""
         return self._filename is not None or super().is_shared()
 
     def share_memory_(self) -> Self:
-        """Return the tensor. Memory that is not mapped is moved to shared memory first."""
+        """Move the memory to shared memory, unless it is mapped, and return the tensor."""
         if self._filename is not None or self._handler is not None:
             return self
         return super().share_memory_()
