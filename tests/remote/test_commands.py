@@ -5,11 +5,19 @@ import json
 import pytest
 import torch
 
+import tensordict
 from tensordict import TensorDict, cli, from_safetensors
 from tensordict.checkpoint import Checkpointer
 from tensordict.cli import diff
 from tensordict.storage.functions import to_safetensors
-from tensordict.storage.remote import Place, copying, place_of, reading, tensor
+from tensordict.storage.remote import (
+    Place,
+    copying,
+    place_of,
+    publishing,
+    reading,
+    tensor,
+)
 from tensordict.storage.remote.leftovers import find_leftovers
 
 
@@ -166,8 +174,6 @@ def test_a_damaged_save_is_reported_by_its_url(remote, command):
 
 def fail_at(monkeypatch, name):
     """Have a writer end, as by a kill, when it puts an object of this name."""
-    from tensordict.storage.remote import publishing
-
     real = Place.put
 
     def put(self, *args, **options):
@@ -201,6 +207,33 @@ def test_what_a_killed_writer_left_is_found_and_removed(
     assert names(remote) == before
     sample(6.0).save(url)
     assert find_leftovers(place_of(remote), -1) == []
+
+
+def test_what_was_left_of_nested_levels_is_removed(command, monkeypatch, request):
+    remote = f"memory:///{request.node.name}"
+    # One at a time, the largest first: the description of the level goes up before it fails.
+    monkeypatch.setattr(publishing, "THREADS", 1)
+    td = TensorDict(n=TensorDict(b=torch.ones(1, dtype=torch.int8)))
+    with monkeypatch.context() as patched:
+        fail_at(patched, "b.memmap")
+        with pytest.raises(KeyboardInterrupt):
+            td.save(f"{remote}/data")
+    assert "data/n/meta.json" in names(remote)
+    td.save(f"{remote}/whole")
+    # Another save has a name that the one before would have used.
+    place_of(f"{remote}/data").delete(["n/meta.json"])
+    td["n"].save(f"{remote}/data/n")
+    command("clean", remote, "--older-than", -1)
+    assert tensordict.load(f"{remote}/data/n")["b"][:] == 1
+    place_of(f"{remote}/data/n").delete(list(names(f"{remote}/data/n")))
+    with monkeypatch.context() as patched:
+        fail_at(patched, "b.memmap")
+        with pytest.raises(KeyboardInterrupt):
+            td.save(f"{remote}/data")
+    kept = {name for name in names(remote) if name.startswith("whole/")}
+    command("clean", remote, "--older-than", -1)
+    assert names(remote) == kept
+    assert "whole/n/meta.json" in kept
 
 
 def test_clean_takes_nothing_that_a_save_needs(remote, command, tmp_path):

@@ -55,15 +55,17 @@ def find_leftovers(place: Place, older_than: float = 24.0) -> list[Leftover]:
         OSError: the store cannot be read.
     """
     objects = _listed(place)
+    records = _records(place, objects)
     # Before the switches: a dataset takes objects over before others lose them.
-    foreign = set(_of_other_places(place, objects))
-    used, switches = _used(place, objects)
+    foreign = set(_of_other_places(place, records))
+    used, switches = _used(place, objects, records)
     used |= foreign
     found: list[tuple[str, str, list[str]] | None] = []
     for name in objects:
         folder, _, file = name.rpartition("/")
         if file == RECORD:
-            found.append(_of_record(place, name, objects, switches, older_than))
+            record = records.get(name)
+            found.append(_of_record(name, record, objects, switches, older_than))
         elif file == LOCK:
             found.append(_of_lock(place, name, older_than))
         elif file == RETIRED and _below(folder, SWITCH) not in objects:
@@ -113,19 +115,35 @@ def _listed(place: Place) -> dict[str, _Listed]:
     return found
 
 
+def _records(place: Place, objects: dict[str, _Listed]) -> dict[str, dict[str, Any]]:
+    """Read the records of all writers, by their names."""
+    names = [name for name in objects if name.rpartition("/")[2] == RECORD]
+    found = ((name, read_record(place, name)) for name in names)
+    return {name: record for name, record in found if record is not None}
+
+
 def _below(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
 def _used(
-    place: Place, objects: dict[str, _Listed]
+    place: Place, objects: dict[str, _Listed], records: dict[str, dict[str, Any]]
 ) -> tuple[set[str], dict[str, bool]]:
-    """The objects of saves, and of each switch whether it is a manifest."""
+    """Return the objects of saves, and of each switch whether it is a manifest."""
     used: set[str] = set()
     switches: dict[str, bool] = {}
+    # The `meta.json` of a nested level is an object of a save, and not the switch of one,
+    # unless a save of its own was put there later.
+    nested = {
+        _below(name.rpartition("/")[0], each)
+        for name, record in records.items()
+        for each in record["objects"]
+    }
     for name in objects:
         folder, _, file = name.rpartition("/")
-        if file != SWITCH or _GENERATION.search(f"/{folder}/"):
+        is_own = name not in nested or _below(folder, RECORD) in records
+        is_switch = file == SWITCH and is_own
+        if not is_switch or _GENERATION.search(f"/{folder}/"):
             continue
         try:
             manifest = read_manifest(place.get(name))
@@ -134,7 +152,7 @@ def _used(
         switches[name] = manifest is not None
         used.add(name)
         if manifest is None:
-            record = read_record(place, _below(folder, RECORD))
+            record = records.get(_below(folder, RECORD))
             own = [] if record is None else record["objects"]
             used.update(_below(folder, each) for each in [*own, RECORD])
             continue
@@ -156,8 +174,8 @@ def _with_records(folder: str, manifest: Manifest) -> Iterator[str]:
 
 
 def _of_record(
-    place: Place,
     name: str,
+    record: dict[str, Any] | None,
     objects: dict[str, _Listed],
     switches: dict[str, bool],
     older_than: float,
@@ -165,7 +183,6 @@ def _of_record(
     """Return the objects of a writer by its record, if it is gone and its save is not there."""
     folder = name.rpartition("/")[0]
     is_generation = bool(_GENERATION.fullmatch(folder.rpartition("/")[2]))
-    record = read_record(place, name)
     if record is None or not _is_gone(record, older_than):
         return None
     if is_generation:
@@ -177,18 +194,14 @@ def _of_record(
     return folder, "a save that was not finished, or was replaced", names
 
 
-def _of_other_places(place: Place, objects: dict[str, _Listed]) -> Iterator[str]:
+def _of_other_places(place: Place, records: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Give the objects here that the saves of other places lead to.
 
     The parts of a dataset are such saves: their objects lie beside those of the dataset.
     """
-    for name in objects:
-        folder, _, file = name.rpartition("/")
-        home, _, generation = folder.rpartition("/")
-        if file != RECORD or not _GENERATION.fullmatch(generation):
-            continue
-        record = read_record(place, name)
-        if record is None or "switch" not in record:
+    for name, record in records.items():
+        home, _, generation = name.rpartition("/")[0].rpartition("/")
+        if not _GENERATION.fullmatch(generation) or "switch" not in record:
             continue
         switch = (place / home if home else place).reach(str(record["switch"]))
         try:
