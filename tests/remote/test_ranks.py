@@ -129,7 +129,7 @@ def test_ranks_save_one_step_and_restore_it(s3, tmp_path):
         ranks.close()
 
 
-def save_noting(rank, url, options, staging, background, fault):
+def save_noting(rank, url, options, staging, background, fault, is_mirror=False):
     """Save a step; return the objects that this rank put, and the error it got."""
     from tensordict.checkpoint import mirror
     from tensordict.storage.remote import publishing
@@ -146,10 +146,12 @@ def save_noting(rank, url, options, staging, background, fault):
         return upload(place, file, name, **how)
 
     mirror.upload_file = publishing.upload_file = noting
+    where = {"directory": url, "staging": staging}
+    if is_mirror:
+        where = {"directory": staging, "mirror": url}
     checkpointer = Checkpointer(
-        url,
+        **where,
         storage_options=options,
-        staging=staging,
         background=background,
         rank_timeout=60.0,
     )
@@ -163,16 +165,21 @@ def save_noting(rank, url, options, staging, background, fault):
     return sorted(put), error, checkpointer.steps()
 
 
-BACKGROUND = pytest.mark.parametrize("background", [False, True])
-
-
-@BACKGROUND
-def test_each_rank_brings_its_part_up(s3, tmp_path, background):
+@pytest.mark.parametrize(
+    ("background", "is_mirror"), [(False, False), (True, False), (True, True)]
+)
+def test_each_rank_brings_its_part_up(s3, tmp_path, background, is_mirror):
     ranks = Ranks(WORLD, tmp_path, 20)
     url = f"s3://bucket/{tmp_path.name}"
     try:
         saved = ranks.all(
-            save_noting, url, s3.options(), tmp_path / "x", background, None
+            save_noting,
+            url,
+            s3.options(),
+            tmp_path / "x",
+            background,
+            None,
+            is_mirror,
         )
         assert [(error, steps) for _, error, steps in saved] == [("", [5])] * WORLD
         assert all(
@@ -208,3 +215,23 @@ def test_a_rank_that_cannot_bring_its_part_up_is_named(s3, tmp_path, background,
         assert "rank 1" in error or "network is down" in error, error
     place = place_of(url, s3.options())
     assert not [found for found in place.list() if found.name.endswith("meta.json")]
+
+
+def save_apart(rank, url, options, staging):
+    from tensordict.checkpoint import distributed
+
+    distributed.SEEN_WITHIN = 0.2
+    own = f"{staging}-{rank}"
+    checkpointer = Checkpointer(url, storage_options=options, staging=own)
+    with pytest.raises((OSError, RuntimeError), match="staging=folder"):
+        checkpointer.save(1, model=model_of(1.0))
+    return checkpointer.steps()
+
+
+def test_ranks_that_do_not_share_the_staging_folder_say_so(s3, tmp_path):
+    ranks = Ranks(WORLD, tmp_path, 20)
+    url = f"s3://bucket/{tmp_path.name}"
+    try:
+        assert ranks.all(save_apart, url, s3.options(), tmp_path / "x") == [[], []]
+    finally:
+        ranks.close()

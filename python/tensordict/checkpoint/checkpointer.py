@@ -294,7 +294,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
                 items, self.per_rank, trainable_only=trainable_only
             )
             if group is not None:
-                refuse_unshared(self.directory, turn, is_known=self._is_shared)
+                self._check_shared(turn)
         except Exception as found:
             error = found
             if group is None:
@@ -344,6 +344,15 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         if shared.warning is not None:
             warn_caller(shared.warning, UserWarning)
         return path
+
+    def _check_shared(self, turn: Turn) -> None:
+        """Check that the ranks share the folder of the steps, unless that is known.
+
+        Raises:
+            OSError: they do not.
+        """
+        known, staging = self._is_shared, self._is_remote
+        refuse_unshared(self.directory, turn, is_known=known, is_staging=staging)
 
     def _ranks(self) -> Ranks | None:
         """Return the ranks that save and restore together; None if there is one process."""

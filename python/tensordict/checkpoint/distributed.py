@@ -55,6 +55,12 @@ MSG_UNSHARED = (
     "own folder."
 )
 
+MSG_STAGING = (
+    "The ranks do not share the folder '{0}', from which steps are uploaded: rank {1} on "
+    "{2} does not see the files that rank 0 on {3} writes there. Nothing was saved. Use a "
+    "folder that all ranks share: Checkpointer(url, staging=folder)."
+)
+
 MSG_SHARED = (
     "The ranks share the folder '{}', and shared=False is for separate folders: "
     "leave it out. Nothing was saved."
@@ -324,13 +330,16 @@ def begin_parts(directory: Path, token: str) -> None:
     (directory / f"{PARTS}{token}").mkdir(parents=True)
 
 
-def refuse_unshared(directory: Path, turn: Turn, *, is_known: bool) -> None:
+def refuse_unshared(
+    directory: Path, turn: Turn, *, is_known: bool, is_staging: bool = False
+) -> None:
     """Check that the folder for parts of rank 0 is visible, within some seconds.
 
     Args:
         directory: the folder of the steps.
         turn: the turn of the save, which says whether ranks should share the folder.
         is_known: whether an earlier save has already checked it.
+        is_staging: whether the steps live in an object store.
 
     Raises:
         OSError: the folder is not visible, so ranks have different folders of one name;
@@ -343,7 +352,8 @@ def refuse_unshared(directory: Path, turn: Turn, *, is_known: bool) -> None:
         if time.monotonic() > limit:
             hostname = socket.gethostname()
             rank = turn.members[turn.rank]
-            raise OSError(MSG_UNSHARED.format(directory, rank, hostname, turn.host))
+            message = MSG_STAGING if is_staging else MSG_UNSHARED
+            raise OSError(message.format(directory, rank, hostname, turn.host))
         time.sleep(0.01)
     here = turn.ranks.here if turn.ranks is not None else 0
     others = turn.processes[here:] if here else []

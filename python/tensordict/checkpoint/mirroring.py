@@ -84,14 +84,13 @@ class Mirroring:
     def _upload(self, step: Step, save: Any, turn: Turn) -> None:
         """Upload a step, after ``save`` has written it if that runs in the background.
 
-        If the steps live in a store, each rank uploads the files that it wrote. To a
-        mirror, rank 0 uploads all files.
+        Each rank uploads the files that it wrote.
         """
         mirror = self._mirror
-        if mirror is None or (turn.rank and not mirror.is_home):
+        if mirror is None:
             return
         shared = None
-        if turn.ranks is not None and mirror.is_home:
+        if turn.ranks is not None:
             timeout = self.rank_timeout
             shared = SharedUpload(self.directory, step.number, turn, timeout)
         publication = self._published[-1] if turn.rank else None

@@ -199,7 +199,7 @@ def send(path: Path, place: Place, progress: Uploads | None = None) -> None:
     files = {
         name: each
         for name, each in _files(path).items()
-        if not name.startswith((".tdtmp", ".parts-", OWN))
+        if not name.startswith((".tdtmp", ".parts-", ".uploads-", OWN))
     }
     saves = _topmost(files)
     for name in sorted(saves):
