@@ -45,7 +45,7 @@ def test_values_are_refused_by_their_place(checkpointer: Checkpointer) -> None:
         checkpointer.save(0, config={"a": [0, Foo()]})
     loop: list[Any] = []
     loop.append(loop)
-    with pytest.raises(RecursionError, match="holds itself"):
+    with pytest.raises(RecursionError, match="contains itself"):
         checkpointer.save(0, loop=loop)
     with pytest.raises(TypeError, match="array"):
         checkpointer.save(0, array=np.array([object()]))
