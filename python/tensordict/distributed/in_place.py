@@ -244,8 +244,8 @@ def _compare(
         length = partner_head.description_bytes
         reason = channel.receive_bytes(length, answer=is_sender)
         partner_error = reason.decode(errors="replace")
-        text = wire.MSG_FAILED.format(rank=channel.shown, text=partner_error)
-        raise wire.WireError(text)
+        message = wire.MSG_FAILED.format(rank=channel.shown, text=partner_error)
+        raise wire.WireError(message)
     if partner_head.kind != content.kind:
         raise ValueError(MSG_KINDS)
     if partner_head.digest == plan.digest:
