@@ -1,4 +1,4 @@
-"""Warn about names and settings that are on their way out."""
+"""Warnings about deprecated names and settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MSG_CAST_IN = (
     "td.exclude(<non-tensor keys>)[index] to leave them unchanged now."
 )
 
-# These call this package on behalf of somebody else.
+# Packages that may stand between this package and the caller's line.
 BETWEEN = frozenset(
     {"tensordict", "torch", "importlib", "contextlib", "functools", "threading"}
     | {"concurrent", "copy", "copyreg", "pickle", "dataclasses", "runpy"}
@@ -47,7 +47,7 @@ FALSE_WORDS = frozenset({"n", "no", "f", "false", "off", "0"})
 
 
 def deprecation_message(name: str, advice: str | None = None) -> str:
-    """Build the message about a deprecated name; ``advice`` is what to use instead."""
+    """Return the message about a deprecated name; ``advice`` names the replacement."""
     message = f"{name} is deprecated and will be removed in {REMOVAL}."
     return message if advice is None else f"{message} Use {advice} instead."
 
@@ -58,16 +58,16 @@ def warn_deprecated(
     *,
     category: type[Warning] = DeprecationWarning,
 ) -> None:
-    """Warn the code outside of the package that uses a deprecated name."""
+    """Warn the calling code that it uses a deprecated name."""
     warn_caller(deprecation_message(name, advice), category)
 
 
 def warn_caller(message: str, category: type[Warning] = FutureWarning) -> None:
-    """Warn the code that made the call, however deep this is.
+    """Warn at the line of the caller's code, however deep in this package the call is.
 
-    The line that is named is the innermost one that is neither of this package nor of
-    what stands between it and its callers: torch, and a few modules of Python. Where
-    there is no such line, it is that of the caller of this package.
+    The warning names the innermost line outside of this package and of packages that
+    may stand in between (torch and some modules of Python). If there is no such line,
+    it names the line that called this package.
     """
     outside = sys._getframe(1)
     while outside.f_back and _package_of(outside) == "tensordict":
@@ -76,7 +76,7 @@ def warn_caller(message: str, category: type[Warning] = FutureWarning) -> None:
     while caller and _package_of(caller) in BETWEEN:
         caller = caller.f_back
     named = caller or outside
-    # `warnings.warn` does the same, but counts frames and leaves some of them out.
+    # `warnings.warn` counts frames, and skips some of them.
     warnings.warn_explicit(
         message,
         category,
@@ -87,7 +87,8 @@ def warn_caller(message: str, category: type[Warning] = FutureWarning) -> None:
     )
 
 
-# The compiler calls it as it traces: a compiled function warns once, when it is compiled.
+# The compiler calls it during tracing: a compiled function warns once, when it
+# compiles.
 warn_caller._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -97,7 +98,7 @@ def _package_of(frame: FrameType) -> str:
 
 
 def warn_of_cast(value: object, key: str | None = None) -> None:
-    """Warn of a number that becomes a tensor in a non-tensor entry: that at ``key``, or all."""
+    """Warn that a number becomes a tensor in non-tensor data, at ``key`` or in all."""
     if isinstance(value, numbers.Number):
         kind = type(value).__name__
         warn_caller(
@@ -111,13 +112,16 @@ def deprecated_names(
     later: Mapping[str, str] | None = None,
     otherwise: Callable[[str], Any] | None = None,
 ) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module whose deprecated names are in ``table``.
+    """Make the ``__getattr__`` of a module whose deprecated names are in ``table``.
 
-    Each name has a function that gives its value, so that nothing is imported before
-    the name is used, and what to use instead. The names of ``later`` are not deprecated:
-    each is a module, or has one, that is imported when it is first asked for. All other
-    names are asked of ``otherwise``, where the error for one that is not there is an
-    AttributeError.
+    Args:
+        module: the name of the module.
+        table: for each deprecated name a function that returns its value, so that
+            nothing is imported before the name is used, and its replacement.
+        later: names that are not deprecated and imported on first use: for each the
+            module that it is, or that contains it.
+        otherwise: called with any other name; it raises an AttributeError for a missing
+            one.
     """
 
     def __getattr__(name: str) -> Any:  # noqa: N807 (it becomes the module's own)
@@ -140,10 +144,10 @@ def deprecated_names(
 
 
 def strtobool(value: str) -> bool:
-    """The truth of a word such as ``"yes"`` or ``"0"``.
+    """Convert a word such as ``"yes"`` or ``"0"`` to a bool.
 
     Raises:
-        ValueError: the word is none of them.
+        ValueError: the word is unknown.
     """
     word = value.lower()
     if word in TRUE_WORDS:
@@ -157,12 +161,12 @@ def strtobool(value: str) -> bool:
 def environment_flag(
     name: str, *, deprecated: bool | None = None, advice: str | None = None
 ) -> bool | None:
-    """The truth of an environment variable; None where it is not set.
+    """Return the bool of an environment variable; None if it is not set.
 
     Args:
-        name: the variable.
-        deprecated: the value that warns, if any.
-        advice: what to do instead.
+        name: the name of the variable.
+        deprecated: the value that gives a warning, if any.
+        advice: the replacement to name in the warning.
     """
     text = os.environ.get(name)
     if not text:

@@ -1,8 +1,8 @@
-"""Public exceptions, and the part of a message that helps.
+"""Public exceptions, and helpful parts of error messages.
 
-The first sentence of a message stays, since programs look for it; what was found and what to
-do stand behind it. All of it is put together after the failure: nothing here is on the way
-of a call that succeeds.
+Programs search for the first sentence of a message, so it stays. Further sentences say
+what was found and what to do. All of this is computed after the failure, so a call that
+succeeds pays nothing.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ MSG_LOCKED_GRAPH = (
 )
 
 _MOST_KEYS = 200
-"""Among more keys than these no near ones are looked for: it takes a while."""
+"""With more keys than this, no similar keys are searched: it would take long."""
 
 
 class KeyMessageError(KeyError):
-    """A :class:`KeyError` whose text is its message.
+    """A :class:`KeyError` that prints its message as it is.
 
-    The text of a ``KeyError`` is the ``repr`` of the message, with quotes and escapes.
+    A plain ``KeyError`` prints the ``repr`` of its message, with quotes and escapes.
     """
 
     def __str__(self) -> str:
-        """Give the message as it is."""
+        """Return the message without quotes and escapes."""
         return str(self.args[0]) if len(self.args) == 1 else super().__str__()
 
 
 class MissingKeyError(KeyMessageError):
-    """Tell that there is no entry at a key, which keys there are, and near ones.
+    """The error of a missing key. Its message lists the keys and suggests similar ones.
 
     Examples:
         >>> td = TensorDict(reward=torch.zeros(3))
@@ -59,7 +59,7 @@ class MissingKeyError(KeyMessageError):
 
 
 class KeyThroughLeafError(MissingKeyError, ValueError):
-    """Tell that a nested key goes on below an entry that is a leaf.
+    """The error of a nested key that leads below a leaf.
 
     Examples:
         >>> td = TensorDict(reward=torch.zeros(3))
@@ -72,19 +72,19 @@ class KeyThroughLeafError(MissingKeyError, ValueError):
 
 
 def absent_key(said: str) -> KeyError:
-    """Make the error with the text ``said``, which is shown as it is."""
+    """Make a key error that prints ``said`` as it is."""
     return KeyError(said) if torch.compiler.is_compiling() else MissingKeyError(said)
 
 
 def missing_key(
     td: CollectionProtocol, key: str, path: tuple[str, ...] = (), position: int = 0
 ) -> KeyError:
-    """Make the error of reading an entry that ``td`` does not have.
+    """Make the error of reading an entry that ``td`` lacks.
 
-    ``path`` is the whole key that was asked for, where that has more parts than ``key``,
-    which stands at ``position`` in it.
+    ``path`` is the whole key of the call if it has more parts than ``key``, and
+    ``position`` the place of ``key`` in it.
     """
-    # Not `keys`: a field may have that name.
+    # Not `td.keys()`: a tensorclass field may have that name.
     keys = sorted(td._sample_entries())
     said = f'key "{key}" not found in {type(td).__name__} with keys {keys}'
     if torch.compiler.is_compiling():
@@ -94,7 +94,7 @@ def missing_key(
 
 
 def missing_path(td: CollectionProtocol, path: tuple[str, ...], said: str) -> KeyError:
-    """Make the error with the text ``said`` of a nested key that ``td`` does not have."""
+    """Make the error with the text ``said`` for a nested key that ``td`` lacks."""
     if torch.compiler.is_compiling():
         return KeyError(said)
     for position, key in enumerate(path):
@@ -110,9 +110,9 @@ def missing_path(td: CollectionProtocol, path: tuple[str, ...], said: str) -> Ke
 def missing_of_all(
     td: CollectionProtocol, path: tuple[str, ...], *, every: bool = False
 ) -> KeyError:
-    """Make the error of a nested key that ``td`` does not have, which names nested keys.
+    """Make the error of a nested key that ``td`` lacks; the message lists nested keys.
 
-    ``every`` names those also where the missing key has one part.
+    With ``every``, it lists nested keys also for a missing key of one part.
     """
     keys = sorted(td.keys(every or len(path) > 1), key=str)
     name = path[0] if len(path) == 1 else path
@@ -127,7 +127,7 @@ def _about_key(
     said: str,
     td: CollectionProtocol,
 ) -> str:
-    """Help to find the key that was meant: ``path`` leads to ``position`` only, in ``td``."""
+    """Suggest similar keys for the part at ``position`` of ``path``."""
     texts = []
     if len(path) > 1 and str(path) not in said:
         texts.append(f"The whole key is {path}")
@@ -155,12 +155,12 @@ def _has_path(td: Any, path: tuple[str, ...]) -> bool:
 def through_leaf(
     path: tuple[str, ...], position: int, leaf: object
 ) -> KeyThroughLeafError:
-    """Make the error of a nested key whose part at ``position`` would be in a leaf."""
+    """Make the error of a nested key whose part at ``position`` lies below a leaf."""
     said = (
         f"{path[position - 1]!r} is a {type(leaf).__name__}, not a tensordict, "
         f"so it has no entry {path[position]!r}."
     )
-    if len(path) > 2:  # the sentence names no more parts than two
+    if len(path) > 2:  # the first sentence names two parts only
         said += f" The whole key is {path}."
     return KeyThroughLeafError(said)
 
@@ -168,7 +168,7 @@ def through_leaf(
 def not_an_operand(
     op: object, td: CollectionProtocol, operands: tuple[Any, ...], error: TypeError
 ) -> TypeError:
-    """Make the error of arithmetic with what is no number, tensor or collection."""
+    """Make the error of arithmetic with an operand of a wrong type."""
     plain = (int, float, complex, torch.Tensor, CollectionProtocol)
     if all([isinstance(operand, plain) for operand in operands]):
         return error
@@ -177,30 +177,30 @@ def not_an_operand(
     kinds = ", ".join(type(each).__name__ for each in (td, *operands))
     return TypeError(
         f"{name}() received an invalid combination of arguments - got ({kinds}): an "
-        "operand is a number, a tensor or a collection."
+        "operand must be a number, a tensor or a tensordict."
     )
 
 
 def not_a_mapping(source: object) -> AttributeError:
-    """Make the error of an update from what has no entries."""
+    """Make the error of an update from an object without entries."""
     return AttributeError(
         f"'{type(source).__name__}' object has no attribute 'items': update() takes a "
-        f"collection or a mapping, and not {source!r:.50}."
+        f"tensordict or a mapping, not {source!r:.50}."
     )
 
 
 def keyed(error: RuntimeError, key: object) -> RuntimeError:
-    """Note in an error whose text names the entry that caused it the key of that."""
+    """Record the key of the entry that caused an error and that its text names."""
     path = key if isinstance(key, tuple) else (key,)
     error._at_entry = (str(error), path)  # type: ignore[attr-defined]
     return error
 
 
 def at_key(error: Exception, key: object) -> Exception:
-    """Say in an error which entry caused it: the one at ``key``, or one below that.
+    """Add to an error the key of the entry that caused it.
 
-    Each collection on the way adds its key in front. An error of another class than
-    ``RuntimeError``, or of the user's own, stays as it is.
+    Each level of nesting adds its key in front. An error of another class than
+    ``RuntimeError``, or a subclass of the user's, stays as it is.
     """
     if type(error) is not RuntimeError or len(error.args) != 1:
         return error
@@ -213,9 +213,9 @@ def at_key(error: Exception, key: object) -> Exception:
 
 
 def at_value(error: Any, *keys: str) -> None:
-    """Say in an error of pickling which entry holds the value, as far as it takes a text.
+    """Add to a pickling error the key of the entry, if the error accepts another text.
 
-    Each collection on the way adds its key in front.
+    Each level of nesting adds its key in front.
     """
     if len(error.args) != 1 or not isinstance(error.args[0], str):
         return
@@ -225,33 +225,33 @@ def at_value(error: Any, *keys: str) -> None:
         error._at_entry = (said, path)
         if path:
             name = path[0] if len(path) == 1 else path
-            advice = "save what it is made of in its place, or leave it out (exclude)."
-            error.args = (f"{said}. It is the value of the entry {name!r}: {advice}",)
+            advice = "Save its parts instead, or leave the entry out (exclude)."
+            error.args = (f"{said}. The object is the entry {name!r}. {advice}",)
 
 
 def below(error: Exception, key: object) -> Exception:
-    """Name the key in an error that may be about something else: see :func:`at_key`."""
+    """Add the key to an error that :func:`at_key` handled, and to no other."""
     return at_key(error, key) if hasattr(error, "_at_entry") else error
 
 
 def locked_error(td: CollectionProtocol) -> RuntimeError:
-    """Make the error of changing which entries the locked ``td`` has."""
+    """Make the error of adding or removing entries of the locked ``td``."""
     if torch.compiler.is_compiling():
         return RuntimeError(MSG_LOCKED)
     return RuntimeError(f"{MSG_LOCKED} {_why_locked(td)}")
 
 
 def graph_error(td: CollectionProtocol, parent: CollectionProtocol) -> RuntimeError:
-    """Make the error of unlocking ``td`` alone, which the locked ``parent`` holds."""
+    """Make the error of unlocking ``td`` alone if the locked ``parent`` contains it."""
     if torch.compiler.is_compiling():
         return RuntimeError(MSG_LOCKED_GRAPH.format(td, parent))
     return RuntimeError(MSG_LOCKED_GRAPH.format(short_name(td), short_name(parent)))
 
 
 def _why_locked(td: CollectionProtocol) -> str:
-    """Explain what locked ``td``, and what to do about it."""
+    """Explain what locked ``td`` and how to unlock it."""
     inner = td.__dict__.get("_param_td", td)
-    copies = "`clone(False)` gives an unlocked one with the same leaves"
+    copies = "`clone(False)` returns an unlocked copy with the same leaves"
     if inner.is_memmap():
         reason = "its leaves are mapped to files"
     elif inner.is_shared():
@@ -261,16 +261,16 @@ def _why_locked(td: CollectionProtocol) -> str:
         if parent is not None:
             return (
                 f"It is locked because it is part of a locked {short_name(parent)}: "
-                f"call `unlock_()` on that one; {copies}."
+                f"call `unlock_()` on that one. {copies}."
             )
-        return f"It was locked, as `lock_()` does: `unlock_()` opens it; {copies}."
+        return f"It was locked by `lock_()`: call `unlock_()`. {copies}."
     parent = _locked_parent(inner)
-    opens = "`unlock_()` opens it" if parent is None else "`unlock_()` opens the root"
-    return f"It is locked because {reason}: {opens}, and {copies}."
+    target = "" if parent is None else " on the root"
+    return f"It is locked because {reason}: call `unlock_()`{target}. {copies}."
 
 
 def _locked_parent(td: CollectionProtocol) -> Any:
-    """The outermost locked collection that ``td`` is part of; None where it is the root."""
+    """Return the outermost locked tensordict that contains ``td``, if any."""
     for ref in getattr(td, "_lock_parents_weakrefs", ()):
         parent = ref()
         if parent is not None and parent.is_locked:
@@ -279,7 +279,7 @@ def _locked_parent(td: CollectionProtocol) -> Any:
 
 
 def short_name(td: CollectionProtocol) -> str:
-    """The class, batch size and keys of a collection, in one line."""
+    """Return class, batch size and keys of a tensordict in one line."""
     keys = sorted(td._sample_entries(), key=str)
     shown = ", ".join(map(repr, keys[:8])) + (", ..." if len(keys) > 8 else "")
     return (

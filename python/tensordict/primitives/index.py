@@ -1,4 +1,4 @@
-"""Index the batch dims of a collection, and write at an index."""
+"""Indexing of the batch dims, and writes at an index."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from tensordict.containers.collection import TensorCollection
     from tensordict.primitives.protocol import BatchIndex
 
-MSG_SHAPE = "{}: the shape is {!r}, and is to be numbers or one sequence of them."
+MSG_SHAPE = "{}: the shape must be numbers or one sequence of numbers, got {!r}."
 MSG_MASK = (
     "The shape of the mask {} at index {} does not match the shape of the indexed "
     "tensor {} at index {}"
@@ -64,7 +64,7 @@ MSG_MASK = (
 
 
 def _slice_length(item: slice, length: int) -> Any:
-    """The number of elements that a slice takes of a dim, as torch counts them."""
+    """Return the number of elements that a slice takes of a dim, as in torch."""
     step = 1 if item.step is None else operator.index(item.step)
     if step <= 0:
         msg = "step must be greater than zero"
@@ -82,16 +82,16 @@ def _slice_length(item: slice, length: int) -> Any:
 def index_plan(
     batch_size: torch.Size, index: Any, td: object = None
 ) -> tuple[Any, torch.Size, tuple[int, ...]] | None:
-    """The plan of ``index`` on ``batch_size``; None where it takes everything as it is.
+    """Return the plan of ``index`` on ``batch_size``; None if it takes everything.
 
-    With ``td``, which is read, an index of a batch size without dims is the error of a
-    read, otherwise it is torch's. True stands for it where its leaves, which say what is
-    wrong with text in an index, are not to be read: such an index is a TypeError then.
+    Pass ``td`` for a read: then an index of an empty batch size raises the error of a
+    read, otherwise torch's error. ``td=True`` stands for a tensordict whose leaves must
+    not be read: a string in the index then raises a TypeError.
 
     Raises:
-        IndexError: the index does not fit the batch size, or is none.
+        IndexError: the index does not fit the batch size, or is no index.
         RuntimeError: it has two ellipses, or there is no dim to index.
-        TypeError: it holds strings.
+        TypeError: it contains strings.
         ValueError: a slice has a step that is not positive.
     """
     ndim = len(batch_size)
@@ -119,9 +119,9 @@ def index_plan(
 def known_plan(
     batch_size: torch.Size, index: BatchIndex, td: object = None
 ) -> tuple[Any, torch.Size, tuple[int, ...]] | None:
-    """The same by the primitive, without tensors where there are none in ``index``.
+    """Return the primitive's plan; lists in ``index`` stay lists, not tensors.
 
-    Numbers in lists are constants to the compiler, which knows the values at them, too.
+    The compiler treats numbers in lists as constants, so it knows the values at them.
     """
     plan = _rust.index_plan(batch_size, index, td)
     if plan is None or not _has_lists(index):
@@ -133,7 +133,7 @@ def known_plan(
 
 
 def _has_lists(index: object) -> bool:
-    """Return whether there are lists, and no tensors, among the items of an index."""
+    """Return whether an index contains lists and no tensors."""
     if type(index) is not tuple:
         return type(index) in (list, range)
     kinds = set(map(type, index))
@@ -145,7 +145,7 @@ def _as_list(item: object) -> Any:
 
 
 def _refuse_text(td: Any, index: tuple[Any, ...]) -> None:
-    """Raise what torch says of a string in an index, where a tensor is the first entry."""
+    """Raise torch's error for a string in an index, if the first entry is a tensor."""
     if holds_text(index):
         if td is True:
             raise TypeError(index)
@@ -155,7 +155,7 @@ def _refuse_text(td: Any, index: tuple[Any, ...]) -> None:
 
 
 def _first_entry(td: CollectionProtocol) -> Any:
-    """The first entry that is no collection of others; None without one."""
+    """Return the first entry that is no nested tensordict; None if there is none."""
     for value in td._entries().values():
         is_nested = is_branch(value)
         found = _first_entry(value) if is_nested else value
@@ -178,8 +178,9 @@ def _index_plan(
         items[ellipsis_at : ellipsis_at + 1] = [_WHOLE] * (ndim - used)
         if ellipsis_at + ndim - used == len(items):
             del items[ellipsis_at:]
-    # Second pass: the dims of the result. `dims` has (size, source dim) of each, with
-    # None where a tensor stands; `tensors` has (shape, source dim, is a mask) of those.
+    # Second pass: the dims of the result. `dims` has (size, source dim) for each, or
+    # None at a tensor; `tensors` has (shape, source dim, whether it is a mask) for
+    # those.
     dims: list[Any] = []
     tensors: list[tuple[Any, int, bool]] = []
     out: list[Any] = []
@@ -208,7 +209,7 @@ def _index_plan(
                     out.append(part)
                     dim += 1
             elif not item.dim():
-                # Like every index tensor it is compared with the size by the leaves.
+                # The leaves check its range, as for every index tensor.
                 out.append(item.item())
                 dim += 1
             else:
@@ -236,7 +237,7 @@ def _check_bounds(item: Any, dim: int, length: int) -> None:
 
 
 def _check_mask(mask: torch.Tensor, batch_size: torch.Size, dim: int) -> None:
-    """Raise where a mask has not the sizes of the batch dims from ``dim`` on."""
+    """Raise an error if a mask does not have the sizes of the dims from ``dim`` on."""
     shape = batch_size[dim : dim + mask.dim()]
     if mask.shape != shape:
         at = _first_difference(mask.shape, shape)
@@ -255,15 +256,15 @@ def _first_difference(shape: torch.Size, other: torch.Size) -> int:
 def _advanced_dims(
     dims: list[Any], tensors: list[tuple[Any, int, bool]]
 ) -> list[tuple[int, int]]:
-    """``dims`` with the broadcast dims of the index tensors in place of the None.
+    """Replace the None in ``dims`` by the broadcast dims of the index tensors.
 
-    They stand where the tensors stood if those are adjacent, and lead otherwise. One of
-    them takes the name of an indexed dim where only that dim's tensor varies along it.
+    The new dims stand at the place of adjacent tensors, and otherwise lead. A new dim
+    takes the name of an indexed dim if only that dim's tensor varies along it.
     """
     ndim = max(len(shape) for shape, _, _ in tensors)
     block: list[tuple[int, int]] = []
     if len(tensors) == 1 and ndim == 1:
-        # Not compared with 1: the compiler does not know how many elements a mask takes.
+        # No comparison with 1: the compiler does not know how many elements a mask has.
         shape, dim, _ = tensors[0]
         block = [(shape[0], dim)]
         ndim = 0
@@ -290,23 +291,23 @@ def _advanced_dims(
 
 
 def index_shape(batch_size: torch.Size, index: BatchIndex) -> torch.Size:
-    """The batch size of what ``index`` takes of a collection of ``batch_size``."""
+    """Return the batch size of the result of ``index`` on ``batch_size``."""
     plan = index_plan(batch_size, index)
     return batch_size if plan is None else plan[1]
 
 
 def index(td: Any, index: Any) -> Any:
-    """The tensordict of every entry of ``td`` at ``index``; ``td`` if that is all.
+    """Return the entries of ``td`` at ``index`` as a tensordict; ``td`` for all rows.
 
-    Unlocked. Leaves are views or copies, as torch makes them of such an index.
+    The result is unlocked. Leaves are views or copies, as torch makes them.
     """
     if not td._is_dense:
         return td._index(index)
-    # A plan of what is known is made and not traced.
+    # A plan of known arguments is a constant of compiled code.
     try:
         plan = known_plan(td._batch_size, index, True)
     except TypeError:
-        plan = index_plan(td._batch_size, index, td)  # raises what torch says
+        plan = index_plan(td._batch_size, index, td)  # raises torch's error
     except IndexError as error:
         return features_at(td, index, error)
     if plan is None:
@@ -321,9 +322,9 @@ def at_plan(
     names: object,
     batch_size: torch.Size,
 ) -> Any:
-    """A dense collection at a planned index of the root of the walk.
+    """Return a dense tensordict at a planned index of the root of the walk.
 
-    ``batch_size`` is that of the root, ``size`` what becomes of it.
+    ``batch_size`` is the root's batch size, and ``size`` the result's.
     """
     old, own_names, own = td._batch_size, td._td_dim_names, size
     if old != batch_size:
@@ -349,12 +350,13 @@ def at_plan(
 def set_index(td: Any, index: Any, value: object) -> None:
     """Write ``value`` into every entry of ``td`` at ``index``.
 
-    ``value`` is a number or tensor, for every leaf, or a collection: entries that only
-    ``td`` has stay as they are, those that only ``value`` has are made in ``td``, zero
-    outside the index. Everything is checked before the first write.
+    ``value`` is a number or tensor for every leaf, or a tensordict. Then entries that
+    only ``td`` has stay, and entries that only ``value`` has are created in ``td``,
+    zero outside of the index. Everything is checked before the first write.
 
     Raises:
-        RuntimeError: sizes do not fit, or an entry must be made in a locked collection.
+        RuntimeError: sizes do not fit, or an entry would be created in a locked
+            tensordict.
     """
     if not td._is_dense and td._writes_through():
         td._write_index(index, value)
@@ -413,10 +415,11 @@ def set_index(td: Any, index: Any, value: object) -> None:
 def write_fitting(
     td: TensorCollection, index: BatchIndex, source: CollectionProtocol
 ) -> bool:
-    """Write the leaves of ``source`` into those of ``td`` at ``index``, if each fits.
+    """Write the leaves of ``source`` into ``td`` at ``index`` if all fit exactly.
 
-    Each must have a place of its shape there, and all collections one class; the index
-    has no ellipsis, which each tensor reads in its own way. Says whether it did.
+    Each leaf needs a place of its shape, and all tensordicts the same class. The index
+    must have no ellipsis, whose meaning depends on the leaf. Return whether the leaves
+    were written.
     """
     parts = index if isinstance(index, tuple) else (index,)
     if not td._is_dense or not all([is_place(part) for part in parts]):
@@ -438,12 +441,13 @@ def write_fitting(
 
 
 def write_members(members: list[Any], places: list[Any], parts: list[Any]) -> bool:
-    """Write a number or a collection into each of ``members`` at its place, if all fit.
+    """Write a number or a tensordict into each member at its place, if all fit.
 
-    Says whether it did: nothing is written where one is no plain write.
+    Return whether the parts were written. If one write is not plain, nothing is
+    written.
     """
     if torch.compiler.is_compiling():
-        # A write that fails while it is traced has not been run.
+        # During tracing, no write runs, so a failing one changes nothing.
         for member, place, part in zip(members, places, parts, strict=True):
             set_index(member, place, part)
         return True
@@ -481,12 +485,12 @@ def write_members(members: list[Any], places: list[Any], parts: list[Any]) -> bo
 
 
 def view_shape(batch_size: torch.Size, shape: Sequence[int]) -> torch.Size | None:
-    """``shape`` with its -1 replaced, checked against the elements of ``batch_size``.
+    """Return ``shape`` with its -1 replaced, checked against ``batch_size``.
 
-    ``shape`` is a sequence of numbers, or has one. None where it has a dtype.
+    ``shape`` is a sequence of numbers, or contains one. Return None for a dtype.
 
     Raises:
-        RuntimeError: the sizes do not multiply to the number of elements.
+        RuntimeError: the product of the sizes is not the number of elements.
     """
     if len(shape) == 1 and not isinstance(shape[0], int):
         shape = shape[0]
@@ -494,7 +498,7 @@ def view_shape(batch_size: torch.Size, shape: Sequence[int]) -> torch.Size | Non
             return None
         if isinstance(shape, np.integer):
             shape = [shape]
-    # Size keeps the numbers of NumPy as they are.
+    # torch.Size would keep NumPy numbers, so convert them.
     try:
         shape = torch.Size([int(n) if isinstance(n, np.integer) else n for n in shape])
     except TypeError as error:

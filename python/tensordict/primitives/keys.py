@@ -1,4 +1,4 @@
-"""Choose, rename and regroup entries by key."""
+"""Selection, renaming and regrouping of entries by key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MSG_OVERRIDE = (
 
 
 def _grouped(keys: Iterable[NestedKeyLike]) -> dict[str, list[tuple[str, ...]]]:
-    """The rests of nested keys by their first part, in the order given."""
+    """Group nested keys by their first part; return the other parts, in order."""
     plan: dict[str, list[tuple[str, ...]]] = {}
     for key in keys:
         path = unravel_key_to_tuple(key)
@@ -44,7 +44,7 @@ def _grouped(keys: Iterable[NestedKeyLike]) -> dict[str, list[tuple[str, ...]]]:
 
 
 def replace_entries(td: CollectionProtocol, entries: dict[str, Any]) -> None:
-    """Make ``entries``, which are values of ``td``, all that it holds, in their order."""
+    """Make ``entries``, values of ``td``, its only entries, in their order."""
     if td._is_dense:
         held = td._tensordict
         held.clear()
@@ -58,15 +58,15 @@ def replace_entries(td: CollectionProtocol, entries: dict[str, Any]) -> None:
 def select(
     td: CollectionProtocol, keys: tuple[Any, ...], inplace: bool, strict: bool
 ) -> Any:
-    """A collection of the entries at ``keys``, in that order; ``td`` itself if inplace.
+    """Return a tensordict of the entries at ``keys``, in order; ``td`` itself in place.
 
-    Of a nested tensordict of which only parts are asked for, a new one holds them. A
-    key that goes on below another one of ``keys`` narrows what that one keeps.
+    If only parts of a nested tensordict are selected, a new one contains them. If a key
+    leads below another one of ``keys``, only the deeper entry is kept.
     """
     if td._is_dense and not inplace:
         entries = picked(td._tensordict, keys)
         if entries is not None:
-            # In line what `_like` does, which the compiler would enter.
+            # `_like` inline, since the compiler would enter the function.
             names = td._td_dim_names
             return new(
                 td.__class__,
@@ -124,7 +124,7 @@ def _select(
 
 
 def _like(td: CollectionProtocol, entries: dict[str, Any]) -> Any:
-    """A collection with the size, device and names of ``td`` around ``entries``."""
+    """Make a tensordict like ``td`` (size, device, names) around ``entries``."""
     if not td._is_dense:
         return td._with_entries(entries)
     names = td._td_dim_names
@@ -138,9 +138,9 @@ def _like(td: CollectionProtocol, entries: dict[str, Any]) -> Any:
 
 
 def exclude(td: CollectionProtocol, keys: tuple[Any, ...], inplace: bool) -> Any:
-    """A collection without the entries at ``keys``; ``td`` itself if inplace.
+    """Return a tensordict without the entries at ``keys``; ``td`` itself if in place.
 
-    Keys that are not there are ignored. Without keys the nested tensordicts are new ones.
+    Missing keys are ignored. Without keys, the result has new nested tensordicts.
     """
     if not keys:
         return td if inplace else clone_structure(td)
@@ -185,10 +185,10 @@ def _exclude(
 def flatten_keys(
     td: CollectionProtocol, separator: str, inplace: bool, is_leaf: Any = None
 ) -> Any:
-    """All leaves in one collection, under their paths joined by ``separator``.
+    """Return all leaves in one tensordict, under their paths joined by ``separator``.
 
-    ``is_leaf`` is asked about the type of every value: collections that it accepts are
-    leaves, what it refuses and is no collection is left out. In place, the direct
+    ``is_leaf`` is called with the type of every value. Nested tensordicts that it
+    accepts are leaves; other values that it refuses are left out. In place, the direct
     leaves come first.
     """
     if inplace and td.is_locked:
@@ -197,7 +197,7 @@ def flatten_keys(
     if td._is_dense and not inplace and is_leaf is None:
         held = td._tensordict.copy()
         if not special_keys(held):
-            # In line what `_like` does, which the compiler would enter.
+            # `_like` inline, since the compiler would enter the function.
             names = td._td_dim_names
             return new(
                 td.__class__,
@@ -233,7 +233,7 @@ def _flatten(
     inplace: bool,
 ) -> None:
     out = nested if prefix else direct
-    # A separator that is no text is used only where there is something to join.
+    # A separator that is no string is an error only if something is joined.
     joined = None if prefix else ""
     held = (td._tensordict if td._is_dense else td._entries()).copy()
     special = special_keys(held)
@@ -273,10 +273,10 @@ def _flatten(
 
 
 def unflatten_keys(td: CollectionProtocol, separator: str, inplace: bool) -> Any:
-    """The entries of ``td`` regrouped: a key with ``separator`` in it becomes a path.
+    """Regroup the entries of ``td``: split each key at ``separator`` into a path.
 
-    Entries without it come first. New collections have the batch size of ``td``; those
-    that are there are entered, in place those of ``td``, else copies of them.
+    Entries without the separator come first. New nested tensordicts have the batch size
+    of ``td``. Existing ones take the new entries, in place themselves, else as copies.
     """
     entries: dict[str, Any] = {}
     paths: list[tuple[tuple[str, ...], Any]] = []
@@ -291,7 +291,7 @@ def unflatten_keys(td: CollectionProtocol, separator: str, inplace: bool) -> Any
         return td if inplace else _like(td, entries)
     if inplace and td.is_locked:
         raise locked_error(td)
-    # New entries of collections that are there wait until all keys are known to fit.
+    # Existing tensordicts get new entries only after all keys were checked.
     branches: dict[tuple[str, ...], Any] = {}
     waiting: dict[tuple[str, ...], dict[str, Any]] = {}
     for path, value in paths:
@@ -335,7 +335,7 @@ def _unflattened_branch(
     parent: CollectionProtocol,
     path: tuple[str, ...],
 ) -> Any:
-    """The tensordict at ``path``, a new one if there is none; None through a leaf."""
+    """Return the tensordict at ``path``, creating it if needed; None at a leaf."""
     key = path[-1]
     if parent is None:
         found = entries.get(key, NO_DEFAULT)

@@ -1,18 +1,18 @@
-"""Calls of modules of collections as :func:`torch.compile` traces them.
+"""Calls of modules on tensordicts, as :func:`torch.compile` traces them.
 
-What a module does around what it calls is the same each time: a few options are looked at,
-the inputs are read, the outputs are written. The compiler would interpret all of that for
-each module of a model, and guard each option by itself. So it traces a short form of
-``forward`` (:func:`trace_as`), the steps of which are functions that Dynamo has rules for:
+Around the wrapped call, a module always does the same: it checks a few options, reads
+the inputs and writes the outputs. The compiler would interpret all of this for each
+module of a model, and guard each option. So it traces a short form of ``forward``
+(:func:`trace_as`), whose steps are functions with rules in Dynamo:
 
-- :func:`plain_inputs`: what is called, and the inputs that are there;
-- :func:`plain_parameters`: the parameters of the distribution of a probabilistic module;
+- :func:`plain_inputs`: the wrapped module and the present inputs;
+- :func:`plain_parameters`: the parameters of a probabilistic module's distribution;
 - :func:`plain_outputs`: whether the outputs were written;
 - :func:`is_plain_sequence`: whether a sequence only calls its modules in order.
 
-The rules are those of :mod:`tensordict.compile.module_rules`. Each function says no where a call is not plain, before anything was done, and then the code of
-``forward`` is interpreted. As functions they always say no: that is what an older Dynamo
-takes, which does not know the rules.
+:mod:`tensordict.compile.module_rules` contains the rules. If a call is not plain, each
+function says so before anything was done, and the code of ``forward`` is interpreted.
+As plain functions they always say so: an older Dynamo without the rules uses them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = [
 
 
 def trace_as(forward: Any, short: Any) -> Any:
-    """Let Dynamo trace ``short`` in the place of ``forward``.
+    """Make Dynamo trace ``short`` in the place of ``forward``.
 
-    Neither has defaults, and ``short`` no closure: Dynamo would guard those of ``forward``.
-    The result is a function with the code of ``forward``, which is interpreted.
+    Neither has defaults, and ``short`` has no closure: Dynamo would guard those of
+    ``forward``. Return a function with the code of ``forward``, to be interpreted.
     """
     forward._torchdynamo_inline = short
     return FunctionType(
@@ -54,10 +54,10 @@ def plain_inputs(
     kwargs: dict[str, Any],  # noqa: ARG001
     skip: object,  # noqa: ARG001
 ) -> tuple[Any, tuple[Any, ...]] | None:
-    """Return what a module of tensors calls, and with what, if that is all it does.
+    """Return the wrapped module and its inputs, if the module only calls it.
 
-    The call has one argument, a plain collection with all inputs. ``skip`` is the setting
-    by which modules are left out.
+    The call must have one argument, a plain tensordict with all inputs. ``skip`` is the
+    setting that leaves modules out.
     """
     return None
 
@@ -68,12 +68,12 @@ def plain_parameters(
     kwargs: dict[str, Any],  # noqa: ARG001
     skip: object,  # noqa: ARG001
 ) -> dict[str, Any] | None:
-    """The parameters of a distribution by their names, if only a value of it is asked for."""
+    """Return a distribution's parameters by name if the call needs only a value."""
     return None
 
 
 def plain_outputs(module: object, td: CollectionProtocol, outputs: object) -> bool:  # noqa: ARG001
-    """Write the outputs of a module to ``td``; false where they do not simply fit."""
+    """Write the outputs of a module to ``td``; return False if they do not fit."""
     return False
 
 
@@ -83,5 +83,5 @@ def is_plain_sequence(
     kwargs: dict[str, Any],  # noqa: ARG001
     skip: object,  # noqa: ARG001
 ) -> bool:
-    """Return whether a sequence only hands on its argument, a collection."""
+    """Return whether a sequence only passes its argument, a tensordict, on."""
     return False

@@ -1,4 +1,4 @@
-"""Put the tensors of a collection into a module, and back."""
+"""Moving of a tensordict's tensors into a module, and back."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = ["restore_module", "swap_module"]
 _NO_DIMS = torch.Size([])
 
 _Write = tuple[dict[str, Any], str, Any, dict[str, Any] | None]
-"""The dictionary that a tensor goes to, its name, the tensor, and the dictionary in which
-the module had one, if not that one."""
+"""The dictionary to write to, the name, the tensor, and the dictionary that the
+module's tensor must be removed from, if it is another one."""
 
 MSG_NO_PLACE = (
     "{key}: {module} has no parameter, buffer or submodule of this name, only {names}. "
@@ -44,18 +44,20 @@ MSG_OTHER_SHAPES = (
 
 
 class _OtherShapeError(Exception):
-    """A value has another shape than the tensor of a module that it replaces."""
+    """The error of a value whose shape is not that of the module's tensor."""
 
 
 class _Walk:
-    """The tensors that a walk over a module has found, and will write.
+    """A walk over a module: the tensors that it found, and the writes that it plans.
 
     Args:
-        as_kind: the function that makes values what they are to be in a module, if any.
-        checks: whether values must have the shapes of what they replace.
-        strict: whether values for one tensor must be equal. Default: those from a file.
-        replaced: in a walk that puts back, the list of what a block has put elsewhere.
-        merged: whether, in such a walk, not all entries had been put into the module.
+        as_kind: the function that converts values to the kind of the module's tensors,
+            if any.
+        checks: require values to have the shapes of the tensors that they replace.
+        strict: require equal values for one tensor. Default: only of values from a
+            file.
+        replaced: in a walk that restores, the list of tensors that a block assigned.
+        merged: in such a walk, whether some entries were not put into the module.
     """
 
     def __init__(
@@ -72,17 +74,17 @@ class _Walk:
         self.replaced = replaced
         self.merged = merged
         self.writes: list[_Write] = []
-        # A module that is at two places is visited once: the first place decides.
+        # A module at two places is visited once: the first place decides.
         self.seen: dict[int, tuple[Any, Any]] = {}
         self.visited: list[tuple[Any, dict[str, Any]]] = []
-        # The tensor that takes the place of each one, which may be at two places, too. In a
-        # walk that puts back: the one that had been put there.
+        # For each tensor of the module (which may be at two places) its replacement; in
+        # a walk that restores, the tensor that had replaced it.
         self.tied: dict[torch.Tensor, Any] = {}
         self.others: list[ModuleSlot] = []
         self.has_attributes = False
 
     def kept(self, place: ModuleSlot, value: Any, is_buffer: bool) -> Any:
-        """Return the tensor that the module gets for ``value`` at a place."""
+        """Return the tensor to write for ``value`` at a place of the module."""
         old = place[2]
         kept = value
         if self.as_kind is not None:
@@ -98,17 +100,18 @@ class _Walk:
     def note_change(
         self, source: Any, key: str, value: Any, current: Any, put: Any
     ) -> None:
-        """Note what a block has put in the place of an entry of ``source``.
+        """Record a tensor that a block assigned in place of an entry of ``source``.
 
         Args:
             source: the tensordict.
             key: the name of the entry.
             value: the tensor that the module gets back.
-            current: the tensor that it has.
+            current: the tensor that the module has now.
             put: the entry.
         """
         if self.merged and value is not None:
-            # The module may have had one tensor at two places, which the first entry replaced.
+            # The first entry may have replaced a tensor that the module has at two
+            # places.
             first = self.tied.setdefault(value, put)
             if current is first or _is_same_memory(current, first):
                 return
@@ -125,29 +128,29 @@ def swap_module(
     strict: bool | None = None,
     tied: list[ModuleSlot] | None = None,
 ) -> Any:
-    """Put the entries of ``td`` into ``module``; give what it had under their keys.
+    """Put the entries of ``td`` into ``module``; return its tensors under their keys.
 
-    A tensor that the module has at two places is replaced at both, also where ``td`` has
-    one of them alone, and stays one where the values are.
+    A tensor that the module has at two places is replaced at both, even if ``td`` has
+    an entry for one place only. It stays one tensor if the values are one.
 
     Args:
         td: parameters and buffers, nested as the submodules.
-        module: the module, which has all of them.
-        preserve: whether a tensor without gradient that replaces a parameter becomes one.
+        module: a module with all these tensors.
+        preserve: make a parameter of a tensor without grad that replaces a parameter.
         plan_only: change nothing.
-        strict: whether ``td`` has to have all that the module has, and one value for each
-            tensor. Default: if it was loaded from a file.
-        tied: gets the places where another value was put than ``td`` has, if it has one.
+        strict: require an entry for each tensor of the module, and one value for each.
+            Default: True if ``td`` was loaded from a file.
+        tied: a list to which the places are appended whose value is not from ``td``.
 
     Raises:
-        KeyError: the module lacks an entry. It has not been changed then.
-        RuntimeError: an entry has another shape than what it replaces, dims in front
-            aside; ``td`` lacks something, or has two values for one tensor. The module
-            has not been changed then.
+        KeyError: the module lacks an entry. The module is unchanged.
+        RuntimeError: an entry has another shape than the tensor that it replaces, apart
+            from leading dims; or ``td`` lacks an entry, or has two values for one
+            tensor. The module is unchanged.
     """
     walk = _Walk(_wrapper() if preserve else None, not plan_only, strict)
     plan = _plan_params if isinstance(module, CollectionProtocol) else _plan_module
-    # A plan alone may have other shapes: values are copied where they fit.
+    # A plan alone allows other shapes: values are then copied if they broadcast.
     like = td if plan_only else None
     try:
         swapped = plan(td, module, like, walk)
@@ -170,11 +173,11 @@ def restore_module(
     plan_only: bool = False,
     merged: bool = False,
 ) -> Any:
-    """Put back what :func:`swap_module` gave, for the keys of ``source``.
+    """Put back the result of :func:`swap_module` for the keys of ``source``.
 
-    What was put into the module in place of the entries of ``source`` meanwhile is
-    stored in it. With ``plan_only`` the result is what the module has, and nothing is
-    changed; else it is None.
+    Tensors that were assigned to the module in place of entries of ``source`` are
+    stored in ``source``. With ``plan_only``, return the present tensors of the module
+    and change nothing; otherwise return None.
     """
     replaced: list[tuple[Any, str, Any]] = []
     walk = _Walk(replaced=replaced, merged=merged)
@@ -183,7 +186,7 @@ def restore_module(
     if not plan_only:
         _carry_out(walk.writes)
         for collection, key, value in replaced:
-            # The lock guards the structure, which stays.
+            # Replacing a value is allowed although `collection` is locked.
             collection._set_entry(key, value)
         return None
     return current
@@ -204,7 +207,7 @@ def _no_place(key: str, module: nn.Module) -> KeyError:
 
 
 def _other_shapes(td: CollectionProtocol, module: nn.Module) -> RuntimeError:
-    """The error that names the values which have another shape than the module's."""
+    """Make the error that names the values whose shapes differ from the module's."""
     own: dict[str, Any] = dict(module.named_parameters(remove_duplicate=False))
     own.update(module.named_buffers(remove_duplicate=False))
     found = []
@@ -219,10 +222,10 @@ def _other_shapes(td: CollectionProtocol, module: nn.Module) -> RuntimeError:
 
 
 def _fits(value: object, old: object) -> bool:
-    """Return whether a value has the shape of ``old``, dims in front aside.
+    """Return whether a value has the shape of ``old``, apart from leading dims.
 
-    A tensor that only keeps the place of a parameter (of a lazy module, on the meta device,
-    without elements) has no shape that counts.
+    Any shape fits a placeholder: an uninitialized tensor, or one on the meta device or
+    without elements.
     """
     if not isinstance(value, torch.Tensor) or not isinstance(old, torch.Tensor):
         return True
@@ -232,14 +235,14 @@ def _fits(value: object, old: object) -> bool:
 
 
 def _always_fits(value: object, old: object) -> bool:  # noqa: ARG001
-    """Answer :func:`_fits` for Dynamo: a graph has no use for a comparison of sizes."""
+    """Replace :func:`_fits` for Dynamo: a graph does not compare sizes."""
     return True
 
 
 def _plan_module(td: Any, module: nn.Module, like: Any, walk: _Walk) -> Any:
-    """Plan the content of ``module`` under the keys of ``td``: what it has there now.
+    """Plan new tensors for ``module`` at the keys of ``td``; return the present ones.
 
-    With ``like`` only its keys count.
+    With ``like``, only the keys of ``like`` are used.
     """
     replaced = walk.replaced
     known = walk.seen.get(id(module))
@@ -272,14 +275,14 @@ def _plan_module(td: Any, module: nn.Module, like: Any, walk: _Walk) -> Any:
             continue
         entries[key] = old = _plan_tensor(walk, module, key, value)
         if replaced is not None:
-            # With `replaced` there is a `like`.
+            # If `replaced` is passed, so is `like`.
             put: Any = wanted
             walk.note_change(like, key, value, old, put[key])
     return result
 
 
 def _plan_tensor(walk: _Walk, module: nn.Module, key: str, value: Any) -> Any:
-    """Plan that ``value`` takes the place of the tensor at ``key``; give that one."""
+    """Plan to write ``value`` to the tensor at ``key``; return the present tensor."""
     parameters, buffers = module._parameters, module._buffers
     slots: Any
     if key in parameters:
@@ -303,10 +306,10 @@ def _plan_tensor(walk: _Walk, module: nn.Module, key: str, value: Any) -> Any:
 def _plan_write(
     walk: _Walk, module: nn.Module, slots: dict[str, Any], key: str, value: Any
 ) -> None:
-    """Plan that ``value`` goes to ``slots`` of a module, or to those of its kind."""
+    """Plan to write ``value`` to ``slots``, or to the module's slots for its kind."""
     before = None
     if not isinstance(module, CollectionProtocol) and _moves_between():
-        # A value that takes the place of a parameter, and is none, becomes an attribute.
+        # A value that replaces a parameter and is no parameter becomes an attribute.
         is_parameter = isinstance(value, nn.Parameter)
         if slots is module._parameters:
             if walk.checks and walk.as_kind is None and not is_parameter:
@@ -317,7 +320,7 @@ def _plan_write(
 
 
 def _plan_params(td: CollectionProtocol, params: Any, like: Any, walk: _Walk) -> Any:
-    """:func:`_plan_module` for a module that is a collection of parameters itself."""
+    """Do :func:`_plan_module` for a module that is a tensordict of parameters."""
     entries: dict[str, Any] = {}
     slots = params._tensordict
     held = dict(td._entries())
@@ -346,10 +349,10 @@ def _plan_params(td: CollectionProtocol, params: Any, like: Any, walk: _Walk) ->
 def _others(
     walk: _Walk, td: CollectionProtocol, module: nn.Module, strict: bool | None
 ) -> list[ModuleSlot]:
-    """Plan for what a module has beside the entries of ``td``: tensors that are tied.
+    """Plan for tied tensors of the module that have no entry in ``td``.
 
     Raises:
-        RuntimeError: ``td`` lacks what it should have.
+        RuntimeError: ``td`` lacks an entry that it must have.
     """
     found = walk.others
     is_whole = True
@@ -381,7 +384,7 @@ def _others(
 
 
 def _content(holder: Any) -> tuple[tuple[Any, ...], Any, Any, int]:
-    """The tensors of a module and its children, which may be missing, and how many."""
+    """Return tensors, children, optional names and number of names of a module."""
     if isinstance(holder, CollectionProtocol):
         entries = holder._tensordict
         nested = {key: value for key, value in entries.items() if is_branch(value)}
@@ -398,22 +401,22 @@ def _moves_between() -> bool:
 
 
 def _stays() -> bool:
-    """Answer :func:`_moves_between` for Dynamo: each place keeps its kind."""
+    """Replace :func:`_moves_between` for Dynamo: each place keeps its kind."""
     return False
 
 
 def _wrapper() -> Any:
-    """Return the function that makes a tensor the kind of tensor that a module has."""
+    """Return the function that converts a tensor to the kind of the module's tensor."""
     return _as_kind_of
 
 
 def _no_wrapper() -> Any:
-    """Answer :func:`_wrapper` for Dynamo: no parameters are made in a graph."""
+    """Replace :func:`_wrapper` for Dynamo: a graph makes no parameters."""
     return None
 
 
 def _as_kind_of(value: Any, old: object, is_buffer: bool) -> Any:
-    """A tensor without gradient as a parameter, where it replaces a parameter."""
+    """Make a parameter of a tensor without grad that replaces a parameter."""
     if isinstance(old, nn.Parameter):
         if (
             isinstance(value, nn.Parameter)
@@ -422,8 +425,8 @@ def _as_kind_of(value: Any, old: object, is_buffer: bool) -> Any:
         ):
             return value
         if type(value) is not torch.Tensor:
-            # A parameter is of the class that `detach` gives, which for a tensor that
-            # is mapped from a file is the plain one, over the same memory.
+            # A parameter takes the class of `detach()`: for a tensor that is mapped
+            # from a file, that is the plain class, over the same memory.
             value = value.detach()
         return nn.Parameter(value, old.requires_grad)
     if is_buffer and isinstance(value, nn.Parameter):
@@ -433,13 +436,13 @@ def _as_kind_of(value: Any, old: object, is_buffer: bool) -> Any:
 
 def _is_same_memory(value: object, own: object) -> bool:
     """Return whether two tensors share their memory."""
-    # Not in the annotations of torch.
+    # The function is missing from torch's annotations.
     is_alias_of: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
     return isinstance(value, torch.Tensor) and is_alias_of(value, own)
 
 
 def _is_same_object(value: object, own: object) -> bool:
-    """Answer :func:`_is_same_memory` for Dynamo, where nothing is wrapped."""
+    """Replace :func:`_is_same_memory` for Dynamo, where no tensor is wrapped."""
     return value is own
 
 
@@ -449,7 +452,7 @@ TRACED = (
     (_is_same_memory, _is_same_object),
     (_fits, _always_fits),
 )
-"""Functions for :mod:`tensordict.compile.registration`, each with its form for
+"""Functions for :mod:`tensordict.compile.registration`, each with its replacement for
 Dynamo."""
 
 
@@ -459,7 +462,7 @@ def _note_replaced(
     given: Any,
     replaced: list[tuple[Any, str, Any]],
 ) -> None:
-    """Note what a block put into a module in place of ``given``, at its other place."""
+    """Record the tensors that a block put into a module in place of ``given``."""
     held = (current._tensordict if current._is_dense else current._entries()).copy()
     known = td._tensordict if td._is_dense else td._entries()
     put = given._tensordict if given._is_dense else given._entries()

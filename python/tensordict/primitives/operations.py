@@ -1,8 +1,8 @@
-"""One table of the methods of leaves, and what each does to the batch dims.
+"""A table of the operations on leaves, and their effect on the batch dims.
 
-A dense collection calls a method on each of its leaves and need not know what it does. A
-lazy stack, a view, a nested tensor and non-tensor data must: they ask the sets that are
-made of the table. A new operation is a new line here.
+A dense tensordict calls a method on each leaf and does not need to know its effect. A
+lazy stack, a view, a nested tensor and non-tensor data do: they use the sets made from
+the table. To add an operation, add a line to the table.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ def _repeated(args: tuple[Any, ...], rows: torch.Tensor) -> torch.Tensor | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operation:
-    """A method of the leaves of a collection, or a function that is called on them.
+    """A method of leaves, or a function that is called on leaves.
 
     Attributes:
-        name: that of the method or of the function.
-        dims: what becomes of the batch dims: they are *kept*; *moved* (reordered, added,
-            removed); *regrouped* (joined or split); *spread* to a larger size; some of
-            their elements are *selected* or repeated; *reduced*; *split* into parts; *unbound* into
-            parts that lack the dim.
-        computes: whether values are computed. Otherwise elements only change places,
+        name: the name of the method or function.
+        dims: the effect on the batch dims: they are *kept*; *moved* (reordered, added,
+            removed); *regrouped* (joined or split); *spread* to a larger size;
+            *selected* (some elements, or repeated ones); *reduced*; *split* into parts;
+            or *unbound* into parts without the dim.
+        computes: True if values are computed. If False, elements only change places,
             and non-tensor data can follow them.
-        copies: whether every level of the result is new.
-        along: whether a shape that is kept hides work along one of its dims.
-        one_block: whether the result has all elements in one block of memory.
-        only_views: whether it never copies.
-        restacks: whether what was stacked is stacked along its first dim afterwards.
-        adds_dims: whether each element along a new dim has a value of its own.
-        rows: what ``(args, rows)`` makes of the numbers of the rows along the first
-            dim; None where the arguments are about other dims.
+        copies: True if every level of the result is new.
+        along: True if the shape is kept, but elements move or mix along a dim.
+        one_block: True if the result lies in one block of memory.
+        only_views: True if the operation never copies.
+        restacks: True if a lazy stack is stacked along its first dim afterwards.
+        adds_dims: True if the elements along a new dim are separate values.
+        rows: maps ``(args, rows)`` to the moved row numbers along the first dim; it
+            returns None if the arguments concern other dims.
     """
 
     name: str
@@ -111,7 +111,7 @@ OPERATIONS: dict[str, Operation] = {
         ),
         Operation("rot90", restacks=True),
         Operation("_pad_leaf", computes=True, restacks=True),
-        # The order, number and grouping of dims.
+        # Operations that change the order, number or grouping of dims.
         Operation("movedim", "moved"),
         Operation("permute", "moved"),
         Operation("squeeze", "moved"),
@@ -123,7 +123,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("view", "regrouped", only_views=True),
         Operation("broadcast_to", "spread"),
         Operation("expand", "spread", adds_dims=True),
-        # Some elements, or some of them several times.
+        # Operations that select or repeat elements.
         Operation("diagonal", "selected"),
         Operation("gather", "selected", restacks=True),
         Operation(
@@ -151,13 +151,13 @@ OPERATIONS: dict[str, Operation] = {
             ),
         ),
         Operation("tile", "selected"),
-        # Parts.
+        # Operations that split into parts.
         Operation("chunk", "split"),
         Operation("split", "split"),
         Operation("split_with_sizes", "split"),
         Operation("tensor_split", "split"),
         Operation("unbind", "unbound"),
-        # One value of several.
+        # Reductions.
         *(
             Operation(name, "reduced", computes=True)
             for name in (
@@ -167,81 +167,85 @@ OPERATIONS: dict[str, Operation] = {
         ),
     )
 }
-"""Every operation that some collection has to know by name."""
+"""Every operation that some class of tensordict must know by name."""
 
 
 def _names(test: Callable[[Operation], bool]) -> frozenset[str]:
-    return frozenset(each.name for each in OPERATIONS.values() if test(each))
+    return frozenset(
+        operation.name for operation in OPERATIONS.values() if test(operation)
+    )
 
 
-COMPUTES = _names(lambda each: each.computes)
+COMPUTES = _names(lambda operation: operation.computes)
 """The operations that compute values."""
 
-MOVES_ELEMENTS = _names(lambda each: not each.computes and not each.copies)
-"""The operations by which elements change places, and nothing is computed."""
+MOVES_ELEMENTS = _names(
+    lambda operation: not operation.computes and not operation.copies
+)
+"""The operations that only move elements and compute nothing."""
 
-ALONG_DIMS = _names(lambda each: each.along)
-"""The operations that keep the shape, but work along a dim of it."""
+ALONG_DIMS = _names(lambda operation: operation.along)
+"""The operations that keep the shape, but work along a dim."""
 
-MOVES_DIMS = _names(lambda each: each.dims == "moved")
+MOVES_DIMS = _names(lambda operation: operation.dims == "moved")
 """The operations that reorder, add or remove dims."""
 
-REGROUPS = _names(lambda each: each.dims == "regrouped")
+REGROUPS = _names(lambda operation: operation.dims == "regrouped")
 """The operations that give the same elements another shape."""
 
-ONE_BLOCK = _names(lambda each: each.one_block)
-"""The operations whose results have all elements in one block of memory."""
+ONE_BLOCK = _names(lambda operation: operation.one_block)
+"""The operations whose results lie in one block of memory."""
 
-ONLY_VIEWS = _names(lambda each: each.only_views)
+ONLY_VIEWS = _names(lambda operation: operation.only_views)
 """The operations that never copy."""
 
 REFUSED_BY_VIEWS = MOVES_DIMS | ONLY_VIEWS
-"""The operations that a collection refuses which shows what is elsewhere.
+"""The operations that a view of another tensordict refuses.
 
-Their results would seem to write there, and could not.
+Writes into their results could not reach the parent.
 """
 
-SPREADS = _names(lambda each: each.dims == "spread")
-"""The operations that give a larger size to dims of size 1."""
+SPREADS = _names(lambda operation: operation.dims == "spread")
+"""The operations that expand dims of size 1."""
 
-ADDS_DIMS = _names(lambda each: each.adds_dims)
-"""The operations along whose new dims each element has a value of its own."""
+ADDS_DIMS = _names(lambda operation: operation.adds_dims)
+"""The operations that make the elements along a new dim separate values."""
 
 NEW_ELEMENTS = SPREADS & ADDS_DIMS
-"""The operations whose results have elements of their own, which nothing has locked."""
+"""The operations whose results have new elements, which are unlocked."""
 
-RESTACKS = _names(lambda each: each.restacks)
+RESTACKS = _names(lambda operation: operation.restacks)
 """The operations whose results are stacked along their first dim."""
 
-DROPS_DIM = _names(lambda each: each.dims == "unbound")
-"""The operations whose parts lack the dim along which they are taken."""
+DROPS_DIM = _names(lambda operation: operation.dims == "unbound")
+"""The operations whose parts lack the dim of the split."""
 
-REDUCES = _names(lambda each: each.dims == "reduced")
-"""The operations that make one value of several."""
+REDUCES = _names(lambda operation: operation.dims == "reduced")
+"""The operations that reduce several values to one."""
 
 SUMS = REDUCES - {"amax", "amin", "cummax", "cummin", "max", "min"}
-"""The reductions whose result is none of the values."""
+"""The reductions whose result is not one of the values."""
 
-COPIES = _names(lambda each: each.copies)
-"""The operations whose results share nothing with what they are made of."""
+COPIES = _names(lambda operation: operation.copies)
+"""The operations whose results share nothing with their source."""
 
 
 def name_of(op: object) -> str:
-    """Return the name of an operation, which is a name, a function or a partial one."""
+    """Return the name of an operation: a string, a function or a partial function."""
     op = getattr(op, "func", op)
     return op if isinstance(op, str) else getattr(op, "__name__", str(op))
 
 
 def rows_moved(op: object, args: tuple[Any, ...], count: int) -> torch.Tensor | None:
-    """Tell which of ``count`` rows stands where after ``op``.
+    """Return the number of the row that stands at each place after ``op``.
 
     Args:
-        op: what moves or repeats rows: a method by its name, or a function.
+        op: the name of a method, or a function, that moves or repeats rows.
         args: its arguments.
-        count: how many rows there are.
+        count: the number of rows.
 
     Returns:
-        The numbers of the rows, or None where ``op`` is about other dims.
+        The row numbers, or None if ``op`` concerns other dims.
     """
     operation = OPERATIONS.get(name_of(op))
     if operation is None or operation.rows is None:
@@ -252,15 +256,15 @@ def rows_moved(op: object, args: tuple[Any, ...], count: int) -> torch.Tensor | 
 def bounds_of_parts(
     op: str, args: tuple[Any, ...], count: int
 ) -> list[tuple[int, int]] | None:
-    """Tell where the parts begin and end into which ``op`` splits ``count`` rows.
+    """Return the bounds of the parts into which ``op`` splits ``count`` rows.
 
     Args:
         op: ``"unbind"``, ``"split_with_sizes"`` or ``"tensor_split"``.
         args: its arguments, without the tensor.
-        count: how many rows there are.
+        count: the number of rows.
 
     Returns:
-        The bounds, or None where ``op`` does not split.
+        The bounds, or None if ``op`` does not split.
     """
     finder = _BOUNDS.get(op) if isinstance(op, str) else None
     return None if finder is None else list(finder(args, count))

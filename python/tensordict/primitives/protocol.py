@@ -1,28 +1,28 @@
-"""Define what a collection provides, and all public methods are written with.
+"""The protocol of a tensordict: the methods that :mod:`tensordict.ops` is written with.
 
-The public methods live in :mod:`tensordict.ops`, one file per topic, and know
-collections only through this protocol. The walks themselves (over nested
-dictionaries, calling torch on each leaf) are primitives in ``tensordict._rust``
-with a namesake each in Python, in :mod:`tensordict.primitives`.
+The public methods live in :mod:`tensordict.ops`, one file for each topic, and use
+tensordicts only through this protocol. The walks (over nested dictionaries, calling
+torch on each leaf) are primitives in ``tensordict._rust``. Each has a Python function
+of the same name in :mod:`tensordict.primitives`.
 
-A *dense* collection (``_is_dense`` is true) keeps its state in four plain
+A *dense* tensordict (``_is_dense`` is true) keeps its state in four plain
 attributes of its instance dictionary, which the primitives read and write
 directly:
 
 ==================  =====================================================
-``_tensordict``     ``dict[str, value]``: the entries, real values always
+``_tensordict``     ``dict[str, value]``: the entries
 ``_batch_size``     ``torch.Size``
 ``_device``         ``torch.device | None``
-``_td_dim_names``   ``list[str | None] | None``: None where no dim is named
+``_td_dim_names``   ``list[str | None] | None``: None if no dim has a name
 ==================  =====================================================
 
-Further keys appear only where something is set: ``_is_locked``,
-``_lock_parents_weakrefs``, ``_last_op``, ``_is_memmap``, ``_is_shared``,
-``_memmap_prefix``. Class attributes hold their defaults.
+Further attributes are set only if they differ from their defaults, which are class
+attributes: ``_is_locked``, ``_lock_parents_weakrefs``, ``_last_op``, ``_is_memmap``,
+``_is_shared``, ``_memmap_prefix``.
 
-Any other collection overrides the methods of :class:`CollectionProtocol` that
-share a primitive's name: a primitive that meets such a collection, at the root
-or nested, calls that method with its own arguments instead of walking it.
+Any other class overrides the methods of :class:`CollectionProtocol` that have the name
+of a primitive. If a primitive meets such a tensordict, at the root or nested, it calls
+that method with its own arguments instead of walking the tensordict.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ if TYPE_CHECKING:
     _Array: TypeAlias = torch.Tensor | np.ndarray[Any, Any] | list[int] | list[bool]
     _IndexPart: TypeAlias = int | slice | _Array | range | types.EllipsisType | None
     BatchIndex: TypeAlias = _IndexPart | tuple[_IndexPart, ...]
-    """The types of an index along the batch dims, as far as types tell it from a
-    key."""
+    """The types of an index along the batch dims, as far as types differ from those
+    of a key."""
     _Dims: TypeAlias = int | tuple[int, ...]
     _IsLeaf: TypeAlias = Callable[[type], bool] | None
 
 
 class _NoDefault(enum.IntEnum):
-    """The type of :data:`NO_DEFAULT`, which marks an argument that was not given."""
+    """The type of :data:`NO_DEFAULT`, which marks an argument that was not passed."""
 
     ZERO = 0
 
@@ -81,46 +81,46 @@ class _Missing(enum.IntEnum):
 
 
 NONE_IF_MISSING = _Missing.NONE
-"""A default of ``get``: None for a missing entry, but an error through a leaf."""
+"""A default of ``get``: None for a missing entry, but an error below a leaf."""
 
 MSG_REFINED = "refine_names: cannot coerce TensorDict names {} with {}."
 
 KEEP = True
-"""Passed as ``names`` to a primitive: each collection keeps its own names."""
+"""A value of ``names`` for primitives: each tensordict keeps its own names."""
 
 
 class CollectionProtocol:
-    """The operations that a collection provides to :mod:`tensordict.ops`.
+    """The operations that a class of tensordict provides to :mod:`tensordict.ops`.
 
-    Dense collections inherit all of this: their primitives are native. The
-    methods here are what a primitive falls back to for any other collection.
+    Dense tensordicts use the native primitives. For any other class, the primitives
+    call the methods of this class.
     """
 
-    # Compiled code sets the dictionary of each collection that it makes, and guards all
-    # the classes in front of the one that has it: so it is not here, but in `containers`.
+    # No `__dict__` here, but in a class of `containers`: compiled code sets the dictionary
+    # of each tensordict that it makes, and guards all classes before the one with it.
     __slots__ = ()
 
     _is_dense: ClassVar[bool] = False
     """True if the primitives may read the four state attributes directly."""
 
     _plain_type: ClassVar[Any]
-    """The dense collection itself, not a subclass: what comparisons are made of."""
+    """The dense class itself, not a subclass: the type of results of comparisons."""
 
     _non_tensor_type: ClassVar[Any]
-    """The tensordict of one value that is no tensor."""
+    """The class of non-tensor data with one object for all rows."""
 
     _non_tensor_stack_type: ClassVar[Any]
-    """The tensordict of a value that is no tensor for each element."""
+    """The class of non-tensor data with one object for each row."""
 
     _is_non_tensor: ClassVar[bool] = False
-    """True if this tensordict is one value that is no tensor: walks do not enter it."""
+    """True for non-tensor data: walks do not enter it."""
 
     _printed_nested_as: str | None = None
-    """The name in the long form of the text if this is nested; None for the class
+    """The class name in the long printed form of a nested one; None for its own
     name."""
 
     _has_exclusive_keys: ClassVar[bool] = False
-    """True if members of a stack have keys of their own."""
+    """True for a lazy stack whose members have keys that others lack."""
 
     _is_locked: bool = False
     _is_memmap: bool = False
@@ -140,13 +140,12 @@ class CollectionProtocol:
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Take part in torch's functions: walks tell by it what is no plain tensor."""
+        """Mark the class for torch and for walks, which detect special values by it."""
         return NotImplemented
 
-    # Calls between topics ---------------------------------------------------
-
+    # Methods of other topics ------------------------------------------------
     if TYPE_CHECKING:
-        # For annotations only: each of these lives in one file of ops/.
+        # For annotations only: each of these methods lives in one file of ops/.
 
         @property
         def batch_size(self) -> torch.Size: ...
@@ -324,43 +323,43 @@ class CollectionProtocol:
     # Reading ---------------------------------------------------------------
 
     def _entries(self) -> dict[str, Any]:
-        """The direct entries, in order. For dense collections the live dictionary."""
+        """Return the direct entries in order; the live dictionary of a dense class."""
         raise NotImplementedError
 
     def _entries_to_join(self) -> dict[str, Any]:
-        """The direct entries, to be joined with those of a dense collection.
+        """Return the direct entries for a join with those of a dense tensordict.
 
         Raises:
-            RuntimeError: this has something else that would be lost.
+            RuntimeError: the join would lose other content of this tensordict.
         """
         return self._entries()
 
     def _get_entry(self, key: str, default: object) -> Any:
-        """The value of one direct entry, or ``default``."""
+        """Return the value of one direct entry, or ``default``."""
         raise NotImplementedError
 
     def _sample_entries(self) -> dict[str, Any]:
-        """The direct entries for a look at their types: leaves may be those of a part."""
+        """Return samples of the direct entries, for their types: leaves may be parts."""
         return self._entries()
 
     def _held_keys(self) -> dict[str, Any]:
-        """The direct keys, as those of a dictionary whose values say nothing."""
+        """Return a dictionary with the direct keys; its values have no meaning."""
         return self._sample_entries()
 
     def _sample_entry(self, key: str) -> Any:
-        """One of :meth:`_sample_entries`, or ``NO_DEFAULT``."""
+        """Return one of :meth:`_sample_entries`, or ``NO_DEFAULT``."""
         return self._get_entry(key, NO_DEFAULT)
 
     def _seen_entry(self, key: str) -> Any:
-        """Look at an entry as reading would show it: see :meth:`_sample_entry`."""
+        """Return a sample of an entry of the type that reading it gives."""
         return self._sample_entry(key)
 
     def _row_template(self) -> Self:
-        """The tensordict that says the shapes of the rows, of which nothing is read."""
+        """Return a tensordict with the shapes of the rows, without reading rows."""
         return self
 
     def _children(self) -> list[Any]:
-        """The tensordicts that this one directly holds."""
+        """Return the tensordicts that are direct entries of this one."""
         return [
             value
             for value in list(self._entries().values())
@@ -370,22 +369,22 @@ class CollectionProtocol:
     # Writing ---------------------------------------------------------------
 
     def _set_entry(self, key: str, value: object) -> None:
-        """Store a validated value under a direct key, replacing what is there."""
+        """Store a validated value under a direct key, replacing the present one."""
         raise NotImplementedError
 
     def _check_entry(self, key: str, value: object) -> None:
-        """Raise where :meth:`_set_entry` would refuse a validated value."""
+        """Raise an error if :meth:`_set_entry` would refuse a validated value."""
 
     def _del_entry(self, key: str) -> None:
         """Remove one direct entry that exists."""
         raise NotImplementedError
 
     def _make_child(self) -> Any:
-        """An empty collection of this kind, size, device and names, to be hung in here."""
+        """Return an empty tensordict of this class, size, device and names."""
         raise NotImplementedError
 
     def _with_entries(self, entries: dict[str, Any]) -> Any:
-        """A collection around ``entries``, which are values of this one."""
+        """Return a tensordict around ``entries``, which are values of this one."""
         names = self._td_dim_names
         names = None if names is None else list(names)
         return _rust.new(
@@ -399,21 +398,21 @@ class CollectionProtocol:
         index: BatchIndex,
         value: Any,
     ) -> None:
-        """Write ``value`` at an index of ``target``, the entry that reading ``key`` gave."""
+        """Write ``value`` at an index of ``target``, the value of the entry ``key``."""
         target[index] = value
         if self._writes_through():
-            # The entry that was read may be a copy.
+            # `target` may be a copy of the entry, so store it.
             self._set_entry(key, target)
 
     def _as_source(self) -> Self:
-        """The tensordict whose entries a new collection made of this one gets."""
+        """Return the tensordict whose entries a new one made of this one gets."""
         return self
 
     def _writes_through(self) -> bool:
-        """Return whether entries set in a copy of the structure show in another one."""
+        """Return whether setting entries of a structure copy changes its source."""
         return False
 
-    # Walking: one method per primitive that meets foreign collections --------
+    # Walks: one method per primitive, for classes that are not dense ----------
 
     def _map_leaves(
         self,
@@ -445,24 +444,24 @@ class CollectionProtocol:
         raise NotImplementedError
 
     def _holders(self) -> list[Any]:
-        """This one, and where the entries that are set in it are held instead."""
+        """Return this tensordict, and the ones that actually hold entries set in it."""
         return [self]
 
     def _containers(self, out: list[Any]) -> None:
-        """Append the tensordicts that hold the state of this one and all below it."""
+        """Append the tensordicts that hold the state of this one and of nested ones."""
         out.append(self)
         for child in self._children():
             _rust.containers(child, out)
 
     def _after_unlock(self) -> None:
-        """Called when this one and all below it were unlocked."""
+        """Do what is needed after this tensordict and all nested ones were unlocked."""
 
     def _rebuild(self, values: Iterator[Any], lock: bool) -> Self:
-        """A collection of this structure with the leaves that ``values`` yields."""
+        """Return a tensordict of this structure with the leaves from ``values``."""
         raise NotImplementedError
 
     def _drop_empty(self) -> None:
-        """Take the nested tensordicts that hold nothing out of a result just made."""
+        """Remove the nested tensordicts without entries from a new result."""
         for key, value in list(self._entries().items()):
             if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
                 value._drop_empty()
@@ -479,40 +478,40 @@ class CollectionProtocol:
     def _align_leaves(
         self, other: CollectionProtocol, out: list[Any], is_complete: bool
     ) -> bool:
-        """Append the leaves of ``other`` in the order of :meth:`_leaves`, or give up.
+        """Append the leaves of ``other`` in the order of :meth:`_leaves` if they match.
 
-        With ``is_complete`` also where there is a non-tensor entry.
+        Return whether they match. With ``is_complete``, also refuse non-tensor entries.
         """
         from tensordict.primitives.tree import _align_entries
 
         return _align_entries(self, other, is_complete, out)
 
     def _leaf_batch_dims(self, out: list[int]) -> None:
-        """Append, in the order of :meth:`_leaves`, how many batch dims each one has."""
+        """Append the number of batch dims of each leaf in the order of :meth:`_leaves`."""
         from tensordict.primitives.align import _entry_batch_dims
 
         _entry_batch_dims(self, out)
 
     def _lazy_stack(self) -> StackProtocol | None:
-        """Return the lazy stack that this is, or has inside; None for others."""
+        """Return the lazy stack that this is or wraps; None for other classes."""
         return None
 
     def _incomparable(self, name: str, other: object, otherwise: bool) -> bool:
-        """The answer of the operator ``name`` where ``other`` is nothing to compare with."""
+        """Return the result of operator ``name`` if ``other`` cannot be compared."""
         return otherwise
 
     def _check_reduces(self, op: object) -> None:
-        """Raise where there are values that no reduction ``op`` can be computed of."""
+        """Raise an error if there is non-tensor data that ``op`` cannot reduce."""
 
     def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> Any:
-        """All of ``tds`` joined, where this decides what an ordinary first one gives.
+        """Concatenate ``tds`` if this class decides the result for a dense first one.
 
-        None where it does not.
+        Return None if it does not.
         """
         return None
 
     def _update_source(self, source: object) -> Any:
-        """The source of an update, with values of the types that entries have."""
+        """Return the source of an update with values of the types of the entries."""
         return source
 
     def _is_unset_by(self, present: object, value: object) -> bool:
@@ -520,15 +519,15 @@ class CollectionProtocol:
         return False
 
     def _update_parts(self, source: object) -> list[Any] | None:
-        """Split the source of an update by member, if this is a stack."""
+        """Split the source of an update by member if this is a lazy stack."""
         return None
 
     def _copy_parts(self, source: object, is_whole: bool = False) -> list[Any] | None:
-        """The same of values that are copied into entries; others are left out."""
+        """Split values to copy into entries by member; leave out other values."""
         return self._update_parts(source)
 
     def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
-        """For each leaf the part of ``operand``, ``[*B]``, that broadcasts over it."""
+        """Return for each leaf the part of ``operand`` ``[*B]`` that broadcasts."""
         out: list[torch.Tensor] = []
         dims = operand.dim()
         for value in list(self._entries().values()):
@@ -539,34 +538,34 @@ class CollectionProtocol:
         return out
 
     def _clone_structure(self) -> Self:
-        """New collections all the way down that share the leaves."""
+        """Return a new tensordict, new at all levels, that shares the leaves."""
         raise NotImplementedError
 
     def _can_put(self, value: object) -> bool:
-        """Return whether ``_put`` of all of non-tensor data surely takes a value."""
+        """Return whether `_put` of non-tensor data surely accepts ``value``."""
         return False
 
     def _remade(self, make: Callable[[Any], Any]) -> Any:
-        """Call ``make`` on these entries in a plain collection, and keep the class."""
+        """Call ``make`` on a plain tensordict of these entries, and keep the class."""
         this: Any = self
         return make(this.to_tensordict())
 
     def _written_at(self, at: object, value: object) -> Self:
-        """Write ``value`` at a planned index: what then is the entry in its place."""
+        """Write ``value`` at a planned index, and return the entry to store."""
         self[at] = value
         return self
 
     def _stated(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Describe this in a state dict: further fields, and the entries beside them."""
+        """Return further fields of a state dict, and the entries beside them."""
         return {}, self._entries()
 
     def _refined(self, names: list[str | None], is_fresh: bool = False) -> Any:
-        """This as an entry of a collection whose dims have ``names``.
+        """Return this tensordict as an entry of a parent whose dims have ``names``.
 
-        ``is_fresh`` says that it was made for it, of a value of another type.
+        ``is_fresh`` says that it was just made for the parent, from another type.
 
         Raises:
-            RuntimeError: it has other names.
+            RuntimeError: this tensordict has other names.
         """
         held = self.names
         wanted = names + held[len(names) :]
@@ -582,17 +581,17 @@ class CollectionProtocol:
         return made
 
     def _nested_class(self, key: str, value: object) -> type[Any]:
-        """The class that the short text names for a nested tensordict."""
+        """Return the class that the short form names for a nested tensordict."""
         return type(value)
 
     def _repr_short(self) -> str | None:
-        """The whole of the short text of this as an entry, if it has no entries."""
+        """Return the short form of an entry without nested entries, else None."""
         return None
 
     def _store_leaves(self, values: list[Any]) -> None:
-        """Take back the leaves that :meth:`_leaves` gave, after they were written to.
+        """Store the leaves that :meth:`_leaves` returned after writes into them.
 
-        Only a collection whose leaves are copies has something to do here.
+        Only a class whose leaves are copies has to do anything.
         """
         position = 0
         for value in list(self._entries().values()):
@@ -605,12 +604,12 @@ class CollectionProtocol:
 
 
 class StackProtocol(CollectionProtocol):
-    """Split what is given to a lazy stack into the parts of its members."""
+    """The further methods of a lazy stack, which split arguments by member."""
 
     tensordicts: list[Any]
     """The members."""
     stack_dim: int
-    """The batch dim along which they are stacked."""
+    """The batch dim along which the members are stacked."""
 
     def _lazy_stack(self) -> Self:
         return self
@@ -618,27 +617,27 @@ class StackProtocol(CollectionProtocol):
     def _member_operands(
         self, operands: Sequence[Any]
     ) -> list[tuple[Any, list[Any]]] | None:
-        """Split the operands by member; return None if one has no part for each."""
+        """Split the operands by member; return None if an operand cannot be split."""
         raise NotImplementedError
 
     def _parts_to_resize(self, source: CollectionProtocol) -> list[Any] | None:
-        """Split a collection by member, for batch sizes; return None for no parts."""
+        """Split a tensordict by member to take its batch sizes; None if impossible."""
         raise NotImplementedError
 
     def _resize_members(self, source: CollectionProtocol) -> None:
-        """Take the members of a collection, and their batch sizes."""
+        """Take the members of a tensordict and their batch sizes."""
         raise NotImplementedError
 
     def _entry_for(self, present: Any) -> Any:
-        """Return what an entry becomes when it is updated from this: as a rule itself."""
+        """Return the entry to update from this one: by default ``present`` itself."""
         raise NotImplementedError
 
     def _casts_at(self, index: object) -> bool:
-        """Return whether a write at an index of tensors casts, as one of parts does."""
+        """Return whether a write at an index of tensors casts values."""
         raise NotImplementedError
 
     def _member_paths(self) -> Iterable[Any]:
-        """Return the keys of the leaves that some member has."""
+        """Return the keys of all leaves that at least one member has."""
         raise NotImplementedError
 
     def _stack_members(self) -> Any:
@@ -648,42 +647,42 @@ class StackProtocol(CollectionProtocol):
     def _where_operands(
         self, condition: torch.Tensor, other: object, pad: object
     ) -> list[tuple[Any, list[Any]]] | None:
-        """Split the operands of ``where`` by member; None for no parts."""
+        """Split the operands of ``where`` by member; None if impossible."""
         raise NotImplementedError
 
 
 class ValueProtocol(CollectionProtocol):
-    """Write to entries that hold values and no tensors: what these add."""
+    """The further methods of non-tensor data."""
 
     __slots__ = ()
 
     def _takes(self, value: object) -> bool:
-        """Return whether :meth:`update_` of non-tensor data takes a value."""
+        """Return whether :meth:`update_` of non-tensor data accepts a value."""
         raise NotImplementedError
 
     def _copied(self, value: object) -> Any:
-        """Return what :meth:`update_` of a non-tensor entry takes, or raise.
+        """Return the value that :meth:`update_` stores, or raise an error.
 
         ``value`` may be of any type.
         """
         raise NotImplementedError
 
     def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
-        """Raise where a non-tensor entry does not take a value at an index of ``size``."""
+        """Raise an error if a value cannot be written at an index of size ``size``."""
         raise NotImplementedError
 
     def _preallocated(self, at: object, size: torch.Size) -> Any:
-        """A non-tensor entry of ``size`` that is this one at an index."""
+        """Return non-tensor data of ``size`` that has this value at an index."""
         raise NotImplementedError
 
 
 class PartsProtocol(CollectionProtocol):
-    """Read and write a part of a leaf without the rest of it: what files add."""
+    """The further methods of tensordicts in files: access to parts of leaves."""
 
     __slots__ = ()
 
     def _part_at(self, key: str, index: object) -> Any:
-        """The part of a leaf at a planned index; NO_DEFAULT where there is no leaf."""
+        """Return the part of a leaf at a planned index; NO_DEFAULT if it is no leaf."""
         raise NotImplementedError
 
     def _write_part(self, key: str, index: object, value: object) -> None:
@@ -691,22 +690,22 @@ class PartsProtocol(CollectionProtocol):
         raise NotImplementedError
 
     def _note(self) -> None:
-        """Write down batch size and names, if the file may be changed."""
+        """Write batch size and names to the file, if it is writable."""
         raise NotImplementedError
 
     def _data_to_send(self) -> Any:
-        """Read what another process gets in place of this; None for this itself."""
+        """Return what another process gets instead of this; None for this itself."""
         raise NotImplementedError
 
 
 def as_stack(td: CollectionProtocol) -> StackProtocol | None:
-    """Return a collection that is itself a lazy stack; None for any other."""
+    """Return ``td`` if it is itself a lazy stack, else None."""
     stack = td._lazy_stack()
     return stack if stack is td else None
 
 
 def entries_of(source: CollectionProtocol | Mapping[str, Any]) -> Mapping[str, Any]:
-    """The direct entries of a collection or a plain mapping."""
+    """Return the direct entries of a tensordict or of a plain mapping."""
     if isinstance(source, CollectionProtocol):
         return source._entries()
     return source

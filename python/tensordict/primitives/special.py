@@ -1,12 +1,13 @@
-"""Special entries: what a collection asks an entry that is no plain tensor.
+"""Special entries: how an entry that is no plain tensor takes part in operations.
 
-What stands at a key is a plain tensor, a collection, or a special entry: a tensor of a class
-that has an :class:`EntryKind`, which says what an index, a join or a write make of it. The
-functions here do for a plain tensor what torch does, and ask the kind of a special entry.
-Code that meets entries calls them; it does not ask which class an entry is of.
+An entry is a plain tensor, a tensordict, or a special entry. A special entry is a
+tensor of a class with an :class:`EntryKind`, which defines the results of indexing,
+joining and writing. The functions here do the torch operation for a plain tensor and
+call the kind for a special entry. Code that handles entries calls them instead of
+testing for classes.
 
-A kind is a class in a file of ``entries/`` and a line in the table there. Users register
-one of their own with :func:`register_entry_kind`.
+A kind is a class in a file of ``entries/`` and a line in the table there. Users
+register their own kinds with :func:`register_entry_kind`.
 """
 
 from __future__ import annotations
@@ -64,32 +65,33 @@ MSG_EXPANDED = (
 
 
 class EntryKind:
-    """A kind of special entry: how one answers for itself.
+    """A kind of special entry: the base class, and the behaviour of a plain tensor.
 
-    Each method does what is right for a tensor whose first dims are the batch dims; a kind
-    overrides those in which its entries differ. No method changes the entry, but for
-    :meth:`write_at`.
+    Each method does the right thing for a tensor whose first dims are the batch dims. A
+    kind overrides the methods in which its entries differ. Only :meth:`write_at` and
+    :meth:`fill_where` change the entry.
     """
 
     name: str
-    """The name of the kind, with which formats of files mark an entry."""
+    """The name of the kind, which marks its entries in files."""
 
     cls: type[torch.Tensor] | None = None
-    """The class whose instances are of the kind; None for one that overrides `holds`."""
+    """The class of the entries; None if the kind overrides `holds`."""
 
     late_class: tuple[str, str] | None = None
-    """The module and the name of the class, where something else imports that later."""
+    """The module and name of a class that is imported later, if at all."""
 
     is_shared: bool = False
-    """True if all elements of a collection share an entry, which has no batch dims."""
+    """True if an entry has no batch dims and all rows of a tensordict share it."""
 
     msg_stack: str | None = None
-    """The message where torch cannot stack entries, with a place for the key."""
+    """The error message if torch cannot stack entries, with a place for the key."""
 
     in_files: Literal["tensor", "state", "refused"] = "state"
     """The form of an entry in directories, archives and consolidated files.
 
-    It is a tensor there, or the tensors of its :meth:`state`, or refused.
+    ``"tensor"``: one tensor; ``"state"``: the tensors of :meth:`state`; ``"refused"``:
+    saving raises an error.
     """
 
     def holds(self, entry: object) -> bool:
@@ -97,40 +99,40 @@ class EntryKind:
         return self.cls is not None and isinstance(entry, self.cls)
 
     def leading_shape(self, entry: torch.Tensor) -> torch.Size | None:
-        """Give the dims of which the first may be batch dims; None where any fit."""
+        """Return the dims whose first ones can be batch dims; None if any size fits."""
         return entry.shape
 
     def fits(self, entry: torch.Tensor, size: torch.Size) -> bool:
-        """Return whether an entry may be one of a collection of batch size ``size``."""
+        """Return whether an entry fits into a tensordict of batch size ``size``."""
         return entry.shape[: len(size)] == size
 
     def shown_shape(self, entry: torch.Tensor) -> list[Any]:
-        """Give the shape as it is shown, with -1 for a dim of several lengths."""
+        """Return the shape to print, with -1 for a ragged dim."""
         return list(entry.shape)
 
     def num_bytes(self, entry: torch.Tensor) -> int:
-        """Give the number of bytes of all elements."""
+        """Return the number of bytes of all elements."""
         count: int = entry.numel() * entry.element_size()
         return count
 
     def rows(self, entry: torch.Tensor) -> list[Any] | None:
-        """Give the rows, views of the entry; None where they have one shape."""
+        """Return the rows as views of the entry; None if they all have one shape."""
         return None
 
     def is_like(self, entry: torch.Tensor, value: Any) -> bool:
-        """Return whether a tensor can be copied into all of the entry as it is."""
+        """Return whether ``value`` has the shape to be copied into the whole entry."""
         return bool(value.shape == entry.shape)
 
     def resized(self, entry: torch.Tensor, size: torch.Size) -> Any:
-        """Give the entry of a collection of batch size ``size``, whose elements it keeps.
+        """Return the entry for a tensordict of batch size ``size``, sharing elements.
 
-        None where the elements of an entry are those of its collection, so that it
-        changes when they do.
+        Return None if the elements of an entry belong to rows of its tensordict, so
+        that the entry changes with the batch size.
         """
         return None
 
     def at(self, entry: torch.Tensor, index: Any, size: torch.Size) -> Any:
-        """Take the elements at an index of the batch dims, of which ``size`` is left."""
+        """Return the elements at an index of the batch dims, which leaves ``size``."""
         return entry[index]
 
     def check_write(
@@ -141,22 +143,22 @@ class EntryKind:
         size: torch.Size,
         k: int,
     ) -> None:
-        """Raise where ``value`` cannot be written at an index.
+        """Raise an error if ``value`` cannot be written at an index.
 
         Args:
-            entry: the entry, of a collection of ``k`` batch dims.
+            entry: an entry of a tensordict with ``k`` batch dims.
             value: a tensor.
-            index: the index, of batch dims.
-            size: what the index leaves of them.
+            index: an index of the batch dims.
+            size: the batch size that the index leaves.
             k: the number of batch dims.
 
         Raises:
-            RuntimeError: it does not broadcast to the elements at the index.
+            RuntimeError: ``value`` does not broadcast to the elements at the index.
         """
         check_fits(value, entry, size, k)
 
     def write_at(self, entry: torch.Tensor, index: Any, value: Any) -> None:
-        """Write a value that was checked into the elements at an index."""
+        """Write a checked value into the elements at an index."""
         entry[index] = value
 
     def mapped(
@@ -166,11 +168,11 @@ class EntryKind:
         args: tuple[Any, ...],
         size: torch.Size | None,
     ) -> Any:
-        """Call a function or a method with an entry, as :func:`tensordict._rust.map_leaves`.
+        """Call a function or method on an entry, for :func:`_rust.map_leaves`.
 
-        ``size`` is the batch size that the result gets; None where it is the old one.
-        Where it gets another, an entry that is :meth:`resized` stays as it is: the
-        native walks ask that alone.
+        ``size`` is the batch size of the result; None if it does not change. If it
+        changes, an entry for which :meth:`resized` returns an entry is not passed to
+        ``op``. The native walks call only :meth:`resized` in this case.
         """
         whole = None if size is None else self.resized(entry, size)
         return _called(entry, op, args) if whole is None else whole
@@ -178,32 +180,32 @@ class EntryKind:
     def instead(
         self, entry: torch.Tensor, op: str | Callable[..., Any], args: tuple[Any, ...]
     ) -> Any:
-        """Do what torch refused: ``op(entry, *args)``. None where the kind cannot either."""
+        """Compute ``op(entry, *args)``, which torch refused, or return None."""
         return None
 
     def foreach(
         self, op: str | Callable[..., Any], lists: list[Any]
     ) -> list[Any] | None:
-        """Call a ``torch._foreach_*`` function with lists of which the first has an entry.
+        """Call a ``torch._foreach_*`` function on lists whose first contains an entry.
 
-        None where torch does it.
+        Return None if torch itself can do it.
         """
         return None
 
     def in_line(self, entry: torch.Tensor, operand: Any) -> Any:
-        """Give the operand of a function of torch that has ``entry`` as the first one."""
+        """Convert the operand of a torch function whose first operand is ``entry``."""
         return operand
 
     def where(self, entry: torch.Tensor, condition: torch.Tensor, other: Any) -> Any:
-        """Call :func:`torch.where` with the entry as the values where the condition holds."""
+        """Call :func:`torch.where` with the entry as the values at True."""
         return torch.where(condition, entry, other)
 
     def fill_where(self, entry: torch.Tensor, mask: torch.Tensor, value: Any) -> None:
-        """Write a number where a mask holds."""
+        """Write a number where ``mask`` is True."""
         entry.masked_fill_(mask, value)
 
     def padded(self, entry: torch.Tensor, padding: float) -> torch.Tensor:
-        """Give a tensor whose rows have one shape, filled up with ``padding``."""
+        """Return a tensor whose rows have one shape, filled up with ``padding``."""
         whole: torch.Tensor = entry
         return whole
 
@@ -214,7 +216,7 @@ class EntryKind:
         args: tuple[Any, ...],
         sizes: Sequence[torch.Size],
     ) -> Sequence[Any]:
-        """Call what gives a sequence: an entry for each of the batch sizes."""
+        """Call an operation that returns a sequence: one entry for each batch size."""
         parts: Sequence[Any] = _called(entry, op, args)
         return parts
 
@@ -225,41 +227,41 @@ class EntryKind:
         size: torch.Size | None,
         join: Callable[..., Any],
     ) -> Any:
-        """Join entries of several collections, of which one at least is of the kind.
+        """Join entries of several tensordicts, at least one of this kind.
 
         Args:
-            group: the entries; others of them may be of another kind, or plain.
+            group: the entries; some may be of another kind, or plain.
             dim: the dim along which the tensordicts are joined.
-            size: the batch size of the result; None where the entries are stacked and
-                it is theirs, with a dim more.
-            join: :func:`torch.stack` or :func:`torch.cat`, or what does the same.
+            size: the batch size of the result; None if the entries are stacked and the
+                result has their batch size plus one dim.
+            join: :func:`torch.stack`, :func:`torch.cat` or an equivalent function.
         """
         return join(list(group), dim)
 
     def like(self, entry: torch.Tensor, result: Any) -> Any:
-        """Give a plain ``result`` of a function of several leaves the kind of its source."""
+        """Convert a plain ``result`` of a function of leaves to the kind of ``entry``."""
         return result
 
     def plain(self, entry: torch.Tensor) -> torch.Tensor:
-        """Give the plain tensor that a format of files keeps, which shares the memory."""
+        """Return the plain tensor for files; it shares the memory of the entry."""
         return entry.as_subclass(torch.Tensor)
 
     def of_plain(self, data: torch.Tensor, size: torch.Size) -> Any:
-        """Make the entry of a collection of batch size ``size`` of its plain tensor."""
+        """Make an entry for a tensordict of batch size ``size`` from a plain tensor."""
         cls: Any = self.cls
         return data.as_subclass(cls)
 
     def state(self, entry: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Give the plain tensors that files keep of an entry, by names of the kind's own.
+        """Return the plain tensors for files, under names that the kind chooses.
 
-        A name has letters, digits and underscores.
+        A name has letters, digits and underscores only.
         """
         return {"data": self.plain(entry)}
 
     def of_state(self, state: dict[str, torch.Tensor], size: torch.Size) -> Any:
-        """Make the entry of a collection of batch size ``size`` of :meth:`state`.
+        """Make an entry for a tensordict of batch size ``size`` from :meth:`state`.
 
-        The tensors may be mapped: an entry that shares them reads a file when it is used.
+        The tensors may be mapped: an entry that shares them reads the file when used.
         """
         return self.of_plain(state["data"], size)
 
@@ -273,29 +275,30 @@ def _called(
 
 
 PLAIN = EntryKind()
-"""A kind that does what torch does, for tensors that have none."""
+"""The kind of tensors without a special kind: it calls torch."""
 
 KINDS: list[EntryKind] = []
-"""The kinds that are registered, in that order."""
+"""The registered kinds, in the order of registration."""
 
 CLASSES: list[type] = []
-"""The classes of kinds, for the native walks, which leave others to the functions here."""
+"""The classes of the kinds. The native walks call the functions here only for them."""
 
 KINDS_OF_CLASSES: list[EntryKind] = []
-"""The kind of each of :data:`CLASSES`."""
+"""The kind of each class in :data:`CLASSES`."""
 
 
 def register_entry_kind(kind: EntryKind) -> None:
-    """Let collections ask ``kind`` for what its class of entries makes of an operation.
+    """Register a kind: operations on tensordicts then call it for its entries.
 
     Raises:
-        ValueError: a kind of that name, or for that class, is registered.
+        ValueError: a kind of this name or for this class is registered already.
     """
     for known in KINDS:
         if known.name == kind.name or (kind.cls and known.cls is kind.cls):
             msg = (
-                f"the entry kind {kind.name!r} of {kind.cls} cannot be registered: "
-                f"{known.name!r} of {known.cls} is. Give it a class and a name of its own."
+                f"The entry kind {kind.name!r} of {kind.cls} cannot be registered: "
+                f"{known.name!r} of {known.cls} is registered already. Use another "
+                "name and another class."
             )
             raise ValueError(msg)
     KINDS.append(kind)
@@ -310,14 +313,14 @@ def register_entry_kind(kind: EntryKind) -> None:
 
 def _add_class(kind: EntryKind, cls: type) -> None:
     if cls not in CLASSES:
-        # A native walk that runs meanwhile finds a class after its kind.
+        # The kind comes first, so that a native walk in another thread finds it.
         KINDS_OF_CLASSES.append(kind)
         CLASSES.append(cls)
 
 
 def kind_of(entry: object) -> EntryKind | None:
-    """Return the kind of a special entry; None for a plain tensor or anything else."""
-    # The compiler cannot always ask the class of a tensor that it made, but this.
+    """Return the kind of a special entry; None for a plain tensor or another value."""
+    # The compiler does not always know the class of a tensor, but it knows this.
     if not takes_part(entry) and not getattr(entry, "is_nested", False):
         return None
     for kind in KINDS:
@@ -329,7 +332,9 @@ def kind_of(entry: object) -> EntryKind | None:
 def kind_marked(marks: Any, form: str = "{}") -> EntryKind | None:
     """Return the kind whose name is among the marks of an entry in a file.
 
-    ``form`` has a place for the name.
+    Args:
+        marks: the marks.
+        form: the format of a mark, with a place for the name.
     """
     for kind in KINDS:
         if form.format(kind.name) in marks:
@@ -341,32 +346,32 @@ def kind_named(name: object, place: object) -> EntryKind:
     """Return the kind of a name in a file.
 
     Raises:
-        RuntimeError: no kind of that name is registered.
+        RuntimeError: no kind of this name is registered.
     """
     for kind in KINDS:
         if kind.name == name:
             return kind
     msg = (
         f"{place} is an entry of the kind {name!r}, which is not registered here: the "
-        f"kinds are {sorted(kind.name for kind in KINDS)}. Import what registers it "
-        "before you load."
+        f"kinds are {sorted(kind.name for kind in KINDS)}. Import the module that "
+        "registers it before you load."
     )
     raise RuntimeError(msg)
 
 
 def is_shared(entry: object) -> bool:
-    """Return whether all elements of a collection share an entry: it has no batch dims."""
+    """Return whether all rows share the entry, which has no batch dims."""
     kind = kind_of(entry)
     return kind is not None and kind.is_shared
 
 
 def is_special_class(cls: type) -> bool:
-    """Return whether the instances of a class are of a kind that has a class."""
+    """Return whether instances of a class belong to a kind with a class."""
     return any(issubclass(cls, known) for known in CLASSES)
 
 
 def is_shared_class(cls: type) -> bool:
-    """Return :func:`is_shared` of the instances of a class."""
+    """Return whether instances of a class are shared entries: see :func:`is_shared`."""
     return any(
         kind.is_shared and issubclass(cls, known)
         for kind, known in zip(KINDS_OF_CLASSES, CLASSES, strict=False)
@@ -374,13 +379,13 @@ def is_shared_class(cls: type) -> bool:
 
 
 def leading_shape(entry: torch.Tensor) -> torch.Size | None:
-    """Give the dims of which the first may be batch dims; None where any fit."""
+    """Return the dims whose first ones can be batch dims; None if any size fits."""
     kind = kind_of(entry)
     return entry.shape if kind is None else kind.leading_shape(entry)
 
 
 def fits(entry: torch.Tensor, size: torch.Size) -> bool:
-    """Return whether a tensor may be an entry of a collection of batch size ``size``."""
+    """Return whether a tensor fits into a tensordict of batch size ``size``."""
     kind = kind_of(entry)
     if kind is None:
         return entry.shape[: len(size)] == size
@@ -388,31 +393,31 @@ def fits(entry: torch.Tensor, size: torch.Size) -> bool:
 
 
 def shown_shape(entry: torch.Tensor) -> list[Any]:
-    """Give the shape of a tensor as it is shown, with -1 for a dim of several lengths."""
+    """Return the shape of a tensor to print, with -1 for a ragged dim."""
     kind = kind_of(entry)
     return list(entry.shape) if kind is None else kind.shown_shape(entry)
 
 
 def num_bytes(entry: torch.Tensor) -> int:
-    """Give the number of bytes of all elements of a tensor, and of what tells rows apart."""
+    """Return the number of bytes of all elements, and of the offsets of ragged rows."""
     return (kind_of(entry) or PLAIN).num_bytes(entry)
 
 
 def is_strided(entry: torch.Tensor) -> bool:
-    """Return whether a tensor is strides over memory: not ragged, sparse or quantized."""
+    """Return whether a tensor is plain strided, not ragged, sparse or quantized."""
     return (
         entry.layout is torch.strided and not entry.is_quantized and rows(entry) is None
     )
 
 
 def rows(entry: Any) -> list[Any] | None:
-    """Give the rows of a tensor whose rows differ in shape; None for any other."""
+    """Return the rows of a ragged tensor; None for any other value."""
     kind = kind_of(entry)
     return None if kind is None else kind.rows(entry)
 
 
 def is_like(entry: torch.Tensor, value: Any) -> bool:
-    """Return whether a tensor can be copied into all of another one as it is."""
+    """Return whether ``value`` has the shape to be copied into the whole ``entry``."""
     kind = kind_of(entry)
     if kind is None:
         return bool(value.shape == entry.shape)
@@ -420,26 +425,26 @@ def is_like(entry: torch.Tensor, value: Any) -> bool:
 
 
 def resized(entry: torch.Tensor, size: torch.Size) -> Any:
-    """Give an entry that keeps its elements to a batch size; None where it has not."""
+    """Return an entry that keeps its elements with ``size``, else None."""
     kind = kind_of(entry)
     return None if kind is None else kind.resized(entry, size)
 
 
 def at(entry: torch.Tensor, index: Any, size: torch.Size) -> Any:
-    """Take the elements of a tensor at an index, of which the batch size ``size`` is left."""
+    """Return the elements of a tensor at an index that leaves ``size``."""
     kind = kind_of(entry)
     return entry[index] if kind is None else kind.at(entry, index, size)
 
 
 def has_index(entry: object) -> bool:
-    """Return whether an entry is a tensor of which an index means the first dims."""
+    """Return whether an entry is a tensor that is indexed along its first dims."""
     return isinstance(entry, torch.Tensor) and kind_of(entry) is None
 
 
 def check_write(
     entry: torch.Tensor, value: Any, index: Any, size: torch.Size, k: int
 ) -> None:
-    """Raise where a value cannot be written into a tensor: :meth:`EntryKind.check_write`."""
+    """Check a value before a write: see :meth:`EntryKind.check_write`."""
     kind = kind_of(entry)
     if kind is None:
         check_fits(value, entry, size, k)
@@ -448,7 +453,7 @@ def check_write(
 
 
 def check_fits(item: Any, leaf: torch.Tensor, size: torch.Size, k: int) -> None:
-    """Raise where ``item`` does not broadcast to what is written of ``leaf``."""
+    """Raise an error if ``item`` does not broadcast to the written part of ``leaf``."""
     if not isinstance(item, torch.Tensor):
         return
     target = [*size, *leaf.shape[k:]]
@@ -489,7 +494,7 @@ def mapped(
     args: tuple[Any, ...],
     size: torch.Size | None,
 ) -> Any:
-    """Call a function or a method with a tensor: :meth:`EntryKind.mapped`."""
+    """Call a function or method on a tensor: see :meth:`EntryKind.mapped`."""
     kind = kind_of(entry)
     if kind is None:
         return _called(entry, op, args)
@@ -499,15 +504,15 @@ def mapped(
 def instead(
     entry: torch.Tensor, op: str | Callable[..., Any], args: tuple[Any, ...]
 ) -> Any:
-    """Do what torch refused with a tensor; None where nothing else does it."""
+    """Compute a call that torch refused on a tensor, or return None."""
     kind = kind_of(entry)
     return None if kind is None else kind.instead(entry, op, args)
 
 
 def foreach(op: str | Callable[..., Any], lists: list[Any]) -> list[Any] | None:
-    """Call a ``torch._foreach_*`` function as the kinds of leaves do it.
+    """Call a ``torch._foreach_*`` function as the kinds of the leaves define it.
 
-    None where all of them leave it to torch.
+    Return None if all kinds leave it to torch.
     """
     for kind in dict.fromkeys(map(kind_of, lists[0])):
         made = None if kind is None else kind.foreach(op, lists)
@@ -517,23 +522,23 @@ def foreach(op: str | Callable[..., Any], lists: list[Any]) -> list[Any] | None:
 
 
 def in_line(entry: torch.Tensor, operand: Any) -> Any:
-    """Give the operand of a function of torch that has ``entry`` as the first one."""
+    """Convert the operand of a torch function whose first operand is ``entry``."""
     kind = kind_of(entry)
     return operand if kind is None else kind.in_line(entry, operand)
 
 
 def where(condition: torch.Tensor, entry: torch.Tensor, other: Any) -> Any:
-    """Call :func:`torch.where`, as the kind of ``entry`` does it."""
+    """Call :func:`torch.where` as the kind of ``entry`` defines it."""
     return (kind_of(entry) or PLAIN).where(entry, condition, other)
 
 
 def fill_where(entry: torch.Tensor, mask: torch.Tensor, value: Any) -> None:
-    """Write a number into a tensor where a mask holds."""
+    """Write a number into a tensor where ``mask`` is True."""
     (kind_of(entry) or PLAIN).fill_where(entry, mask, value)
 
 
 def padded(entry: torch.Tensor, padding: float) -> torch.Tensor:
-    """Give a tensor whose rows have one shape, filled up with ``padding``."""
+    """Return a tensor whose rows have one shape, filled up with ``padding``."""
     return (kind_of(entry) or PLAIN).padded(entry, padding)
 
 
@@ -543,7 +548,7 @@ def split(
     args: tuple[Any, ...],
     sizes: Sequence[torch.Size],
 ) -> Sequence[Any]:
-    """Call what gives a sequence with a tensor: :meth:`EntryKind.split`."""
+    """Call an operation that returns a sequence: see :meth:`EntryKind.split`."""
     kind = kind_of(entry)
     if kind is None:
         parts: Sequence[Any] = _called(entry, op, args)
@@ -554,7 +559,7 @@ def split(
 def joined(
     group: Sequence[Any], dim: int, size: torch.Size | None, join: Callable[..., Any]
 ) -> Any:
-    """Join tensors, by the kind of the first special one: :meth:`EntryKind.joined`."""
+    """Join tensors by the kind of the first special one: :meth:`EntryKind.joined`."""
     for entry in group:
         kind = kind_of(entry)
         if kind is not None:

@@ -1,4 +1,4 @@
-"""Tensors that a module has at several places, and those that a collection lacks."""
+"""Tensors that a module has at several places, and checks for missing entries."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ __all__ = [
 ]
 
 ModuleSlot = tuple[Any, str, torch.Tensor]
-"""A module or a collection of parameters, a name, and the tensor that was there."""
+"""A module or a tensordict of parameters, a name, and the tensor that was there."""
 
 MSG_MISSING = (
-    "to_module got a collection{source} that lacks what {module} has: {names}. The module "
-    "has not been changed: give all of them, or leave these as they are with strict=False."
+    "to_module got a tensordict{source} that lacks tensors of {module}: {names}. The "
+    "module has not been changed: pass all of them, or keep these tensors with "
+    "strict=False."
 )
 MSG_TWO_VALUES = (
-    "to_module got different values for what is one tensor of {module}: {names}. The module "
-    "has not been changed: leave out all of these entries but one, or untie them in the "
-    "module with strict=False."
+    "to_module got different values for entries that are one tensor in {module}: "
+    "{names}. The module has not been changed: leave out all of these entries but one, or untie "
+    "them in the module with strict=False."
 )
 _MOST_NAMES = 8
 
@@ -49,17 +50,18 @@ class ValuesDiffer(Exception):  # noqa: N818 (it is caught, and another error is
 
 
 def is_one(first: Any, second: Any, strict: bool | None, is_made: bool) -> bool:
-    """Return whether one of two values takes the place of a tensor at both its places.
+    """Return whether one value replaces a tensor at both its places.
 
     Args:
-        first: what the module gets at the first place.
-        second: what was meant for the other one.
-        strict: whether the module must not get two tensors for one. Default: if they were
-            loaded from a file; others become one where they are equal.
+        first: the value for the first place.
+        second: the value for the second place.
+        strict: whether the module must not get two tensors for one. Default: True if a
+            value was loaded from a file; other values become one tensor if they are
+            equal.
         is_made: whether ``second`` is a parameter that was made for the module.
 
     Raises:
-        ValuesDiffer: it must not, and the values differ.
+        ValuesDiffer: ``strict`` applies, and the values differ.
     """
     if first is second:
         return True
@@ -71,11 +73,11 @@ def is_one(first: Any, second: Any, strict: bool | None, is_made: bool) -> bool:
         return False
     is_strict = bool(strict or _file(first) or _file(second))
     if not is_strict and not is_made and (first.requires_grad or second.requires_grad):
-        # Each was given to get a gradient of its own.
+        # Each value was passed to get its own gradient.
         return False
     if first.shape == second.shape and first.dtype == second.dtype:
         first, second = first.detach(), second.detach().to(first.device)
-        # A value that is no number is not equal to itself.
+        # NaN is not equal to itself.
         if torch.equal(first, second) or (
             is_strict and torch.isclose(first, second, 0, 0, equal_nan=True).all()
         ):
@@ -91,12 +93,12 @@ def _is_object(
     strict: bool | None,  # noqa: ARG001
     is_made: bool,  # noqa: ARG001
 ) -> bool:
-    """Answer :func:`is_one` for Dynamo: a graph cannot compare values."""
+    """Replace :func:`is_one` for Dynamo: a graph cannot compare values."""
     return first is second
 
 
 def _has_values(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has memory of its own that can be looked at."""
+    """Return whether a tensor has readable values in its own memory."""
     return not (
         tensor.grad_fn is not None
         or tensor.is_meta
@@ -117,7 +119,7 @@ def _is_same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def two_values(td: CollectionProtocol, module: nn.Module) -> RuntimeError:
-    """The error that names the entries of ``td`` which are one tensor of the module."""
+    """Make the error that names the entries that are one tensor in ``module``."""
     places: dict[int, list[str]] = {}
     values: dict[str, Any] = {
         _dotted(key): value for key, value in td.items(True, True)
@@ -140,15 +142,15 @@ def two_values(td: CollectionProtocol, module: nn.Module) -> RuntimeError:
 def refuse_missing(
     td: CollectionProtocol, module: nn.Module, strict: bool | None
 ) -> None:
-    """Raise for parameters and persistent buffers that ``td`` does not have.
+    """Raise an error for parameters and persistent buffers that ``td`` lacks.
 
     Args:
         td: the tensordict.
-        module: the module that has more than that.
-        strict: if None, a collection may lack something unless it is a save.
+        module: a module that has tensors without an entry.
+        strict: if None, only a tensordict that was loaded from a file is refused.
 
     Raises:
-        RuntimeError: it names what is missing.
+        RuntimeError: the message names the missing entries.
     """
     source = _file_of(td)
     if not strict and source is None:
@@ -178,7 +180,7 @@ def _dotted(key: str | tuple[str, ...]) -> str:
 
 
 def _named(module: nn.Module) -> Any:
-    """Names and tensors at all places of a module, and whether a state has them."""
+    """Yield name and tensor at each place of a module, and whether a state has it."""
     for prefix, part in module.named_modules(remove_duplicate=False):
         path = f"{prefix}." if prefix else ""
         optional = part._non_persistent_buffers_set
@@ -189,7 +191,7 @@ def _named(module: nn.Module) -> Any:
 
 
 def _file_of(td: CollectionProtocol) -> str | None:
-    """The file that the first tensor of a collection is mapped from, if any."""
+    """Return the file that the first tensor of a tensordict is mapped from, if any."""
     for leaf in _rust.leaves(td):
         if isinstance(leaf, torch.Tensor):
             return _file(leaf)
@@ -197,7 +199,7 @@ def _file_of(td: CollectionProtocol) -> str | None:
 
 
 def _file(tensor: torch.Tensor) -> str | None:
-    """The file that a tensor is mapped from, if any."""
+    """Return the file that a tensor is mapped from, if any."""
     if (
         has_uninitialized((tensor,))
         or not _has_values(tensor)
@@ -210,22 +212,22 @@ def _file(tensor: torch.Tensor) -> str | None:
 
 
 def _no_file(td: object) -> None:
-    """Answer :func:`_file_of` for Dynamo, where tensors have no addresses."""
+    """Replace :func:`_file_of` for Dynamo, where tensors have no addresses."""
 
 
 def current_tensor(holder: Any, name: str) -> Any:
-    """The tensor that a module, or a collection of parameters, has under a name."""
+    """Return the tensor of a module, or of a tensordict of parameters, under a name."""
     if isinstance(holder, CollectionProtocol):
         return holder._get_entry(name, None)
     return getattr(holder, name)
 
 
 def put_back(places: Sequence[tuple[Any, str, torch.Tensor, Any]]) -> None:
-    """Put tensors back where a block has left what was put there.
+    """Put tensors back unless a block has replaced the tensors put in their place.
 
     Args:
-        places: a module or collection each, the name, the tensor that it had, and the one
-            that was put there.
+        places: for each place the module or tensordict, the name, the previous tensor,
+            and the tensor that was put there.
     """
     for holder, name, old, put in places:
         if isinstance(holder, CollectionProtocol):
@@ -236,7 +238,7 @@ def put_back(places: Sequence[tuple[Any, str, torch.Tensor, Any]]) -> None:
             if slots.get(name) is not put:
                 continue
             if slots is holder.__dict__ and isinstance(old, nn.Parameter):
-                # A tensor that is no parameter had become an attribute.
+                # The replacement was no parameter and had become an attribute.
                 del slots[name]
                 slots = holder._parameters
             slots[name] = old
@@ -244,7 +246,7 @@ def put_back(places: Sequence[tuple[Any, str, torch.Tensor, Any]]) -> None:
 
 
 def tied_places(module: nn.Module) -> list[list[tuple[dict[str, Any], str, Any]]]:
-    """The slots of each tensor that a module has at several places."""
+    """Return the slots of each tensor that a module has at several places."""
     groups: dict[int, list[tuple[dict[str, Any], str, Any]]] = {}
     for part in module.modules():
         if isinstance(part, CollectionProtocol):
@@ -261,10 +263,10 @@ def tied_places(module: nn.Module) -> list[list[tuple[dict[str, Any], str, Any]]
 def tie_again(
     groups: list[list[tuple[dict[str, Any], str, Any]]], strict: bool | None
 ) -> None:
-    """Make tensors one again that were one, and were replaced at one place at least.
+    """Tie tensors again that were tied, after at least one place was replaced.
 
     Args:
-        groups: what :func:`tied_places` gave before.
+        groups: the result of :func:`tied_places` from before.
         strict: see :func:`is_one`.
     """
     for places in groups:
@@ -276,5 +278,5 @@ def tie_again(
 
 
 TRACED = ((is_one, _is_object), (_file_of, _no_file))
-"""Functions for :mod:`tensordict.compile.registration`, each with its form for
+"""Functions for :mod:`tensordict.compile.registration`, each with its replacement for
 Dynamo."""

@@ -1,4 +1,4 @@
-"""Build a collection from a mapping, and merge others into one that is there."""
+"""Initialization of a tensordict from a mapping, and merging of updates."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def init(
     names: Sequence[str | None] | None,
     non_blocking: bool,
 ) -> None:
-    """Set up the state of the new dense collection ``td``, and store its entries.
+    """Set up the state of the new dense tensordict ``td``, and store its entries.
 
-    Entries under nested keys are stored after the others, in the order given.
+    Entries under nested keys are stored after the others, in their order.
 
     Raises:
-        ValueError: ``source`` is no mapping, or ``batch_size`` no size.
+        ValueError: ``source`` is no mapping, or ``batch_size`` is no size.
     """
     if not isinstance(source, (Mapping, CollectionProtocol)):
         raise ValueError(MSG_SOURCE.format(type(source)))
@@ -85,9 +85,9 @@ MSG_UPDATE_SIZE = (
 
 
 class _Branch:
-    """A collection that an update will write into, and what it will get.
+    """A tensordict that an update will write into, and the staged values.
 
-    One that is new has what it will be part of as ``above``.
+    For a new tensordict, ``above`` is the existing tensordict that it will belong to.
     """
 
     def __init__(self, target: CollectionProtocol, above: Any = None) -> None:
@@ -106,11 +106,11 @@ def update(
     is_leaf: Any = None,
     ignore_lock: bool = False,
 ) -> None:
-    """Merge the entries of a collection or mapping into ``td``: all of them, or none.
+    """Merge the entries of a tensordict or mapping into ``td``: all of them or none.
 
-    Where both sides hold a collection (or ``source`` a dict) the two are merged, unless
-    ``is_leaf`` accepts the type of one and nothing is written in place; any other value
-    replaces what is there, or with ``inplace`` is written into it.
+    If both sides have a tensordict at a key (or ``source`` a dict), the two are merged,
+    unless ``is_leaf`` accepts one of their types and ``inplace`` is False. Any other
+    value replaces the entry, or is written into its memory with ``inplace``.
     """
     if not inplace and is_leaf is None and td._is_dense and type(source) is dict:
         if td._is_locked and not ignore_lock:
@@ -120,7 +120,7 @@ def update(
         for key, value in source.copy().items():
             if key.__class__ is not str:
                 break
-            # Plain tensors are looked at here, everything else there.
+            # Fast path for plain tensors; `validate` handles all other tensors.
             if (
                 is_bound
                 or value.__class__ is not Tensor
@@ -146,7 +146,7 @@ def _update_staged(
     is_leaf: object,
     ignore_lock: bool,
 ) -> None:
-    """:func:`update` of what is looked at, level by level, before all of it is stored."""
+    """Do :func:`update` in two steps: check and stage each value, then store all."""
     if not isinstance(source, (CollectionProtocol, dict)) and not hasattr(
         source, "items"
     ):
@@ -165,7 +165,7 @@ def _update_staged(
 
 
 def check_update_size(td: CollectionProtocol, source: CollectionProtocol) -> None:
-    """Raise where the batch size of a source is another one than that of ``td``."""
+    """Raise an error if the batch size of ``source`` differs from that of ``td``."""
     size, source_size = td.batch_size, source.batch_size
     common = min(len(size), len(source_size))
     if size[:common] != source_size[:common]:
@@ -215,7 +215,7 @@ def _staged_or_present(branch: _Branch, key: str) -> Any:
 
 
 def _enter(branch: _Branch, key: str, ignore_lock: bool) -> _Branch:
-    """The branch of the tensordict at ``key``, a new one where there is none."""
+    """Return the branch of the tensordict at ``key``; create one if it is missing."""
     td = branch.target
     found = _staged_or_present(branch, key)
     if isinstance(found, _Branch):
@@ -269,7 +269,7 @@ def _stage(
         if td._is_dense or not td._writes_through():
             copies.append((present, value))
             return
-        # An entry of a view may be a copy: it is stored, which writes the parent.
+        # An entry of a view may be a copy: storing it writes into the parent.
         branch.staged[key] = value.to(present.dtype)
         return
     if td.is_locked and not ignore_lock:
@@ -283,7 +283,7 @@ def _stage(
 
 
 def _is_whole(is_leaf: Callable[..., Any], present: object, value: object) -> bool:
-    """Return whether an entry is replaced by a collection, and not merged with it."""
+    """Return whether a tensordict replaces an entry instead of merging with it."""
     held = present.target if isinstance(present, _Branch) else present
     return bool(is_leaf(type(held)) or is_leaf(type(value)))
 
@@ -291,7 +291,7 @@ def _is_whole(is_leaf: Callable[..., Any], present: object, value: object) -> bo
 def _stage_as(
     branch: _Branch, key: str, value: CollectionProtocol, present: object
 ) -> None:
-    """Make of an entry what takes ``value`` as the source of an update."""
+    """Replace an entry by one that can take ``value`` as the source of an update."""
     if isinstance(present, _Branch) or branch.target.is_locked:
         return
     stack = as_stack(value)
@@ -326,14 +326,14 @@ def _commit(branch: _Branch) -> None:
 
 
 def hang(td: Any, key: str, value: Any) -> None:
-    """Store a collection that fits. A collection without names takes those of ``value``."""
+    """Store a nested tensordict that fits. A ``td`` without names takes its names."""
     td._set_entry(key, value)
     if value._has_names() and not td._has_names():
         td.names = value.names[: td.batch_dims]
 
 
 def replace_all(td: CollectionProtocol, other: CollectionProtocol) -> None:
-    """Make the entries of ``td`` those of ``other``, a copy of its structure.
+    """Replace the entries of ``td`` by those of ``other``, a copy of its structure.
 
     Nested tensordicts of ``td`` stay the same objects.
     """
