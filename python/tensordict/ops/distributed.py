@@ -99,8 +99,8 @@ class DistributedOps(CollectionProtocol):
             wire: ``"0.15"`` for a sender that runs tensordict 0.15.
 
         Returns:
-            ``init_tag`` plus the number of leaves, less one: start the next transfer at a
-            higher tag. None with ``consolidated``. For a pipe, the received tensordict.
+            ``init_tag`` plus the number of leaves, less one: start the next transfer at
+            a higher tag. None with ``consolidated``. For a pipe, the received tensordict.
 
         Raises:
             AttributeError: ``consolidated`` is set, and this tensordict is not

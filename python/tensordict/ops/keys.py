@@ -222,7 +222,7 @@ class KeysOps(CollectionProtocol):
         strict: bool = True,
         reproduce_struct: bool = False,
     ) -> tuple[Self, ...]:
-        """Split the entries into a tensordict for each set of keys and one for the rest.
+        """Split the entries: a tensordict for each set of keys, and one for the rest.
 
         Args:
             *key_sets: the nested keys of each tensordict. New nested tensordicts have

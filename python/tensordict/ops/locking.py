@@ -102,7 +102,7 @@ class LockingOps(CollectionProtocol):
         return self
 
     def clear_refs_for_compile_(self) -> Self:
-        """Drop the references to this tensordict's source and to the owners of its locks.
+        """Drop the references to this tensordict's source and to its locked parents.
 
         Compiled code cannot return weak references.
         """

@@ -398,8 +398,8 @@ class RearrangingOps(CollectionProtocol):
 
         Args:
             pad_size: the number of rows before and after each batch dimension, in the
-                order of the dimensions: ``[before_0, after_0, before_1, after_1,
-                ...]``. Negative numbers remove rows. Dimensions at the end may be left out.
+                order of the dimensions: ``[before_0, after_0, before_1, after_1, ...]``.
+                Negative numbers remove rows. Dimensions at the end may be left out.
             value: the value of the added elements.
             inplace: store the new leaves in this tensordict and return it.
             safe: accepted for compatibility, and ignored.

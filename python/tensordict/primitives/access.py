@@ -1,4 +1,4 @@
-"""Read entries by key."""
+"""Reading of entries by key."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tensordict.primitives.protocol import (
 
 
 def get(td: CollectionProtocol, key: str, default: object = NO_DEFAULT) -> Any:
-    """The value at a nested key; ``default`` where an entry on the way is missing.
+    """Return the value at a nested key; ``default`` if a level on the way is missing.
 
     Raises:
         KeyError: the key is no nested key, or is missing and there is no default.
-        ValueError: an entry on the way is a leaf, and there is no default or it is
+        ValueError: the key leads below a leaf, and there is no default or it is
             ``NONE_IF_MISSING``.
     """
     if isinstance(key, str):
@@ -53,7 +53,7 @@ def get(td: CollectionProtocol, key: str, default: object = NO_DEFAULT) -> Any:
 
 
 def contains(td: CollectionProtocol, key: object) -> bool:
-    """Return whether there is an entry at a nested key.
+    """Return whether an entry exists at a nested key.
 
     Raises:
         TypeError: the key is no nested key.
@@ -75,9 +75,9 @@ def contains(td: CollectionProtocol, key: object) -> bool:
 
 
 def getitem(td: CollectionProtocol, index: Any) -> Any:
-    """``td[index]``: an entry where ``index`` is a nested key, else ``td._get_index``.
+    """Return the entry if ``index`` is a nested key, else ``td._get_index(index)``.
 
-    Of a non-tensor entry it is the value that the entry holds.
+    For non-tensor data, return the Python object.
     """
     if path_of(index):
         if td._is_dense and index in td._tensordict:
@@ -88,6 +88,6 @@ def getitem(td: CollectionProtocol, index: Any) -> Any:
         try:
             plan = known_plan(td._batch_size, index, True)
         except TypeError:
-            return td._get_index(index)  # raises what torch says of text
+            return td._get_index(index)  # raises torch's error for a string
         return td if plan is None else at_plan(td, *plan, td._batch_size)
     return td._get_index(index)

@@ -1,7 +1,7 @@
-"""Run a function once somebody imports another package, without importing it before.
+"""Actions that run once another package is imported, without importing it.
 
-A finder in front of the others finds the module as they do, with a loader that calls
-us when the module has been executed.
+A finder in front of the others finds the module as they do. It returns a loader that
+runs the action after the module was executed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ __all__ = ["after_import"]
 
 
 def after_import(name: str, action: Callable[[], None]) -> None:
-    """Call ``action`` now if the module ``name`` is there, or once it is imported.
+    """Call ``action`` now if the module ``name`` is imported, else after its import.
 
-    It may be called more than once: by an import and by another call of this.
+    The action may be called more than once: by an import, and by another call of this
+    function.
     """
     module = sys.modules.get(name)
     if module is None:
@@ -31,8 +32,8 @@ def after_import(name: str, action: Callable[[], None]) -> None:
         if not any(each.name == name for each in known):
             sys.meta_path.insert(0, _Finder(name, action))
     elif getattr(module.__spec__, "_initializing", False):
-        # It is being imported right now, below us on the stack or in another thread.
-        # The import lock of the module lets a thread of ours through when that is over.
+        # The module is being imported, further up the stack or in another thread. Its
+        # import lock makes a new thread wait until that import is complete.
         threading.Thread(target=_act_later, args=(name, action), daemon=True).start()
     else:
         action()
@@ -44,10 +45,10 @@ def _act_later(name: str, action: Callable[[], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module as the others do, with a loader that acts afterwards.
+    """A finder of one module that adds an action to the module's loader.
 
-    It stays until the module was really executed: a mere
-    ``importlib.util.find_spec(name)`` does not use it up.
+    It stays until the module was executed: ``importlib.util.find_spec(name)`` does not
+    use it up.
     """
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
@@ -74,7 +75,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """The loader of the module, and one more thing to do when it is done."""
+    """The loader of the module, which also runs the action."""
 
     def __init__(self, loader: Any, finder: _Finder) -> None:
         self._loader = loader
@@ -87,8 +88,8 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # From here on the module is as if we had never been there: it reads its own
-        # loader, for resources and for reloads.
+        # Restore the module's own loader first: the module may read it, for resources
+        # and for reloads.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

@@ -1,4 +1,4 @@
-"""Pair the entries of several collections by key, and rebuild one from the leaves of another."""
+"""Matching of leaves by key, and rebuilding of a tensordict from new leaves."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def rebuild_as(
 ) -> Any:
     """Rebuild without names, for comparisons and reductions: see :func:`rebuild`.
 
-    ``cls`` is the class of all dense collections of the result (None: each keeps its
-    own), ``size`` the batch size of all of them (None: each keeps its own).
+    ``cls`` is the class of all dense tensordicts in the result, and ``size`` their
+    batch size. None keeps the present ones.
     """
     result = _rebuild_as(td, iter(values), cls, size)
     if lock and td._is_locked:
@@ -47,7 +47,7 @@ def _rebuild_as(td: CollectionProtocol, iterator: Any, cls: type, size: Any) -> 
     else:
         entries.update(zip(held, iterator, strict=False))
         if len(entries) < len(held):
-            next(iterator)  # raises, as there is no more
+            next(iterator)  # raises StopIteration: there are too few values
     return new(
         type(td) if cls is None else cls,
         entries,
@@ -60,17 +60,17 @@ def _rebuild_as(td: CollectionProtocol, iterator: Any, cls: type, size: Any) -> 
 def align(
     td: object, other: CollectionProtocol, is_complete: bool = False
 ) -> list[Any] | None:
-    """The leaves of ``other`` in the order in which :func:`leaves` gives those of ``td``.
+    """Return the leaves of ``other`` in the order of the leaves of ``td``.
 
-    None where the two do not have the same keys, and leaves at the same places; with
-    ``is_complete`` also where there is a non-tensor entry, which has no leaf.
+    Return None if the keys differ or an entry is a leaf in one and nested in the other;
+    with ``is_complete`` also if there is non-tensor data, which has no leaf.
     """
     out: list[Any] = []
     return out if _align(td, other, is_complete, out) else None
 
 
 def leaf_batch_dims(td: CollectionProtocol, out: list[int] | None = None) -> list[int]:
-    """For each leaf, in the order of :func:`leaves`, how many batch dims its collection has."""
+    """Return for each leaf of ``td`` the number of its tensordict's batch dims."""
     if out is None:
         out = []
     if not td._is_dense:
@@ -90,5 +90,5 @@ def _entry_batch_dims(td: CollectionProtocol, out: list[int]) -> list[int]:
 
 
 def holds_any(td: CollectionProtocol, others: list[Any]) -> bool:
-    """Return whether one of ``others`` is ``td``, or a collection below it."""
+    """Return whether one of ``others`` is ``td`` or nested in it."""
     return any(each is other for each in containers(td) for other in others)

@@ -1,4 +1,4 @@
-"""Call a function on every leaf, with its key and those of other collections if asked."""
+"""Calls of a function on every leaf, optionally with keys and other tensordicts."""
 
 from __future__ import annotations
 
@@ -34,22 +34,23 @@ def apply_nest(
     prefix: tuple[str, ...] = (),
     on_unbatched: bool = False,
 ) -> Any:
-    """A collection of what ``fn`` gives for each leaf, or None where nothing is left.
+    """Return a tensordict of the results of ``fn``, or None if nothing is left.
 
-    ``fn`` is called with the leaf and the entries of ``others`` under the same key (a
-    missing one is ``default``; an error without). With ``named`` the key comes first:
-    the last part of it, or with ``nested_keys`` all of it. None as its result leaves
-    the key out. Any other result is validated, unless ``checked``.
+    ``fn`` is called with the leaf and the entries of ``others`` under the same key. A
+    missing entry is replaced by ``default``; without a default it is an error. With
+    ``named``, the key comes first: its last part, or the whole with ``nested_keys``. If
+    ``fn`` returns None, the key is left out. Any other result is validated, unless
+    ``checked``.
 
-    ``is_leaf`` is asked about the type of each value; True takes every direct entry
-    as a leaf. The result has ``batch_size`` (nested tensordicts too, and then no names)
-    or the sizes of ``td``, and ``device`` and ``names`` where they are given.
+    ``is_leaf`` is called with the type of each value; if it is True, every direct entry
+    is a leaf. The result has ``batch_size`` (also in nested tensordicts, and then no
+    names) or the sizes of ``td``, and ``device`` and ``names`` if they are passed.
 
-    Where there is a ``batch_size`` a leaf that is held whole takes it, and ``fn`` is not
-    called with it unless ``on_unbatched``.
+    If ``batch_size`` is passed, a leaf that ignores the batch size takes it, and ``fn``
+    is not called with it unless ``on_unbatched``.
 
-    A collection without any results is left out: with ``filter_empty`` true always,
-    with None unless it is empty in ``td`` too, with false never.
+    A tensordict without any results is left out: with ``filter_empty=True`` always,
+    with None unless it is empty in ``td`` too, with False never.
     """
     if (
         batch_size is not None
@@ -64,7 +65,7 @@ def apply_nest(
             td, fn, others, batch_size, device, names, default, named, nested_keys,
             filter_empty, is_leaf, checked, prefix, on_unbatched,
         )  # fmt: skip
-    # The usual case: nothing but the function is asked of the leaves.
+    # The usual case: a call of the function on the leaves, without other options.
     size, names, is_bound = td._batch_size, td._td_dim_names, td._device is not None
     entries: dict[str, Any] = {}
     result = new(
@@ -72,7 +73,8 @@ def apply_nest(
     )
     held = td._tensordict.copy()
     special = special_keys(held, True)
-    # The calls are in the order of the keys: all plain leaves come first, or none.
+    # Calls follow the order of keys: take all plain leaves at once only if they come
+    # first.
     plain = held.copy() if [*held][len(held) - len(special) :] == special else {}
     for key in special if plain else ():
         del plain[key]
@@ -120,7 +122,7 @@ def _apply_any(
     prefix: tuple[str, ...],
     on_unbatched: bool,
 ) -> Any:
-    """:func:`apply_nest` of any collection, with any arguments."""
+    """Do :func:`apply_nest` on any class of tensordict, with any arguments."""
     if not td._is_dense:
         return td._apply_nest(
             fn, *others, batch_size=batch_size, device=device, names=names,
@@ -139,7 +141,8 @@ def _apply_any(
     )
     entries, size = result._tensordict, result._batch_size
     keeps_shared = batch_size is not None and not on_unbatched
-    # Nothing but the leaf is looked at before the call, and nothing else is passed.
+    # In the simplest case, nothing is checked before the call, and only the leaf
+    # passed.
     is_bare = is_leaf is None and len(others) == 0 and not named and not keeps_shared
     ndim, is_free, plain = len(size), result._device is None, torch.Tensor
     for key, value in list(td._tensordict.items()):
@@ -161,7 +164,7 @@ def _apply_any(
                 item = fn(value, *_defaulted(values, default))
             if item is None:
                 continue
-            # Plain tensors are looked at here, everything else there.
+            # Fast path for plain tensors; `validate` handles all other results.
             if not checked and not (
                 is_free
                 and type(item) is plain
@@ -186,7 +189,7 @@ def _apply_any(
 
 
 def _keeps_empty(td: CollectionProtocol, filter_empty: bool | None) -> bool:
-    """Return whether a result without entries is one, where ``td`` was walked."""
+    """Return whether a result without entries is kept for ``td``."""
     return filter_empty is False or (filter_empty is None and td.is_empty())
 
 
@@ -195,7 +198,7 @@ def _defaulted(values: list[Any], default: object) -> list[Any]:
 
 
 def _other_entry(other: Any, key: str, default: object) -> Any:
-    """The entry of a further collection; NO_DEFAULT stands for the default."""
+    """Return the entry of another tensordict; NO_DEFAULT stands for the default."""
     if other is NO_DEFAULT:
         return NO_DEFAULT
     value = other._get_entry(key, NO_DEFAULT)
@@ -219,7 +222,7 @@ def _apply_below(
     prefix: tuple[str, ...],
     on_unbatched: bool,
 ) -> Any:
-    """:func:`apply_nest` of a nested tensordict."""
+    """Do :func:`apply_nest` on a nested tensordict."""
     if isinstance(value, CollectionProtocol) and value._is_dense:
         return apply_nest(
             value,
@@ -237,7 +240,7 @@ def _apply_below(
             prefix,
             on_unbatched,
         )
-    # An ``is_leaf`` that refuses tensors meets the AttributeError of a tensor here.
+    # If ``is_leaf`` refuses a tensor, this raises an AttributeError of the tensor.
     return value._apply_nest(
         fn,
         *others,
@@ -255,7 +258,7 @@ def _apply_below(
 
 
 def _fits(parent: Any, source: CollectionProtocol, item: Any) -> bool:
-    """Return whether a nested result needs no check: made by the walk, without names."""
+    """Return whether a nested result needs no check: made by the walk, no names."""
     return (
         source._is_dense
         and item._is_dense

@@ -1,8 +1,8 @@
-"""Tensors over the memory of arrays, or over a copy where nobody may write to that.
+"""Tensors over the memory of arrays, or over a copy of constant arrays.
 
-torch has no constant tensors. So an array that is read-only, or one of a library whose
-arrays never change, is copied; a large one of a file that is mapped gets a mapping of its
-own, where pages are copied when they are written to.
+torch has no constant tensors. So read-only arrays, and arrays of a library whose arrays
+never change, are copied. A large array over a mapped file is mapped again instead, so
+that pages are copied only when they are written to.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MSG_MASKED = (
 )
 
 _LARGE = 2**24
-"""Mapped arrays of so many bytes are mapped once more; fewer are copied in milliseconds."""
+"""Mapped arrays of at least this many bytes are mapped again; others are copied."""
 
 
 def as_tensor(value: object, device: torch.device | None = None) -> torch.Tensor:
-    """``torch.as_tensor``, but a copy of memory that nobody may write to.
+    """Call ``torch.as_tensor``, but copy constant memory.
 
     Raises:
         ValueError: an array has masked elements.
@@ -37,13 +37,13 @@ def as_tensor(value: object, device: torch.device | None = None) -> torch.Tensor
         if isinstance(value, np.ndarray):
             value = tensor_over(value)
         elif is_constant(value):
-            # torch shares the memory even where it is asked for a copy.
+            # torch would share the memory even if it is told to copy.
             value = torch.as_tensor(value).clone()
     return torch.as_tensor(value, device=device)
 
 
 def tensor_over(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """Make a tensor of an array: over its memory, where torch can have and write to that.
+    """Make a tensor over the memory of an array, if torch can use and write to it.
 
     Raises:
         TypeError: torch lacks the dtype.
@@ -64,7 +64,7 @@ def tensor_over(array: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 def refuse_masked(value: object) -> None:
-    """Raise for an array with masked elements, or a sequence that has such an array.
+    """Raise an error for an array with masked elements, also inside a sequence.
 
     Raises:
         ValueError: elements are masked.
@@ -78,7 +78,7 @@ def refuse_masked(value: object) -> None:
 
 
 def is_constant(value: object) -> bool:
-    """Return whether ``value`` is an array that its library takes for constant."""
+    """Return whether ``value`` is an array that its library treats as constant."""
     if isinstance(value, np.ndarray):
         return not value.flags.writeable
     kind = getattr(sys.modules.get("jax"), "Array", None)
@@ -86,12 +86,12 @@ def is_constant(value: object) -> bool:
 
 
 def _mapped_again(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
-    """Map the memory of a read-only array of a file privately, or None where it is no such."""
+    """Map the file of a read-only array privately; None if it is over no file."""
     reach = array.itemsize
     for step, count in sorted(zip(array.strides, array.shape, strict=True)):
         if count > 1:
             if step < reach:
-                return None  # A write to one element would reach others, too.
+                return None  # A write to one element would change others, too.
             reach += step * (count - 1)
     found = _file_of(array.__array_interface__["data"][0], reach)
     if found is None:
@@ -108,9 +108,9 @@ def _mapped_again(array: np.ndarray[Any, Any]) -> torch.Tensor | None:
 
 
 def _file_of(first: int, length: int) -> tuple[str, int] | None:
-    """Find the file that read-only memory is mapped from, and where in it that begins.
+    """Return the file that read-only memory is mapped from, and its offset there.
 
-    None where the name leads to another file by now.
+    Return None if the path leads to another file by now.
     """
     try:
         with Path("/proc/self/maps").open(encoding="utf-8") as lines:

@@ -1,4 +1,4 @@
-"""Tell the kind of a value or class: collection, tensorclass, non-tensor data, leaf."""
+"""Tests for kinds of values and classes: tensordict, tensorclass, leaf, dtype."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_tensor_collection(datatype: type) -> bool: ...
 @overload
 def is_tensor_collection(datatype: object) -> TypeIs[TensorCollection]: ...
 def is_tensor_collection(datatype: type | Any) -> bool:
-    """Return whether a value or a class is a collection of tensors.
+    """Return whether a value or a class is a tensordict of any class.
 
     Examples:
         >>> is_tensor_collection(TensorDict()), is_tensor_collection(torch.zeros(1))
@@ -63,28 +63,28 @@ def is_tensorclass(obj: type | Any) -> bool:
 
 
 def is_branch(value: object) -> TypeGuard[CollectionProtocol]:
-    """Return whether a value is a collection of entries."""
+    """Return whether a value is a tensordict with entries, not non-tensor data."""
     return isinstance(value, CollectionProtocol) and not value._is_non_tensor
 
 
 def holds_values(value: object) -> TypeGuard[Any]:
-    """Return whether a value is an entry that holds values and no tensors."""
+    """Return whether a value is non-tensor data."""
     return isinstance(value, CollectionProtocol) and value._is_non_tensor
 
 
 def inside(value: Any) -> Any:
-    """Return the tensordict inside a tensorclass; any other value as it is."""
+    """Return the tensordict inside a tensorclass; return other values unchanged."""
     is_one = is_tensorclass(value) and not value._is_non_tensor
     return value._tensordict if is_one else value
 
 
 def _is_non_tensor(cls: type) -> bool:
-    """Return whether a class holds non-tensor data."""
+    """Return whether a class is one of non-tensor data."""
     return bool(getattr(cls, "_is_non_tensor", False))
 
 
 def is_non_tensor(data: object) -> bool:
-    """Return whether a value is an entry that holds non-tensor data.
+    """Return whether a value is non-tensor data.
 
     Examples:
         >>> is_non_tensor(TensorDict())
@@ -94,7 +94,7 @@ def is_non_tensor(data: object) -> bool:
 
 
 def default_is_leaf(cls: type) -> bool:
-    """Return whether a class is one of leaves: anything but a collection.
+    """Return whether a class is one of leaves: any class but tensordicts.
 
     Examples:
         >>> default_is_leaf(torch.Tensor), default_is_leaf(TensorDict)
@@ -104,7 +104,7 @@ def default_is_leaf(cls: type) -> bool:
 
 
 def is_leaf_nontensor(cls: type) -> bool:
-    """Return whether a class is one of leaves, non-tensor data among them.
+    """Return whether a class is one of leaves, where non-tensor data counts as a leaf.
 
     Examples:
         >>> is_leaf_nontensor(torch.Tensor), is_leaf_nontensor(TensorDict)
@@ -119,7 +119,8 @@ def is_inexact(*args: Any) -> bool:
     """Return whether the dtype is floating point or complex.
 
     Raises:
-        AttributeError: it has no dtype of its own, as a collection of several.
+        AttributeError: the value has no single dtype, for example a tensordict of
+            several.
 
     Examples:
         >>> is_inexact(torch.zeros(1)), is_inexact(torch.zeros(1, dtype=torch.int64))
@@ -130,10 +131,11 @@ def is_inexact(*args: Any) -> bool:
 
 
 def is_floating(*args: Any) -> bool:
-    """Return whether the dtype of a tensor or a collection is floating point.
+    """Return whether the dtype of a tensor or a tensordict is floating point.
 
     Raises:
-        AttributeError: it has no dtype of its own, as a collection of several.
+        AttributeError: the value has no single dtype, for example a tensordict of
+            several.
 
     Examples:
         >>> is_floating(torch.zeros(1)), is_floating(torch.zeros(1).bool())
@@ -143,10 +145,11 @@ def is_floating(*args: Any) -> bool:
 
 
 def is_integer(*args: Any) -> bool:
-    """Return whether the dtype is one of whole numbers, and not bool.
+    """Return whether the dtype is an integer dtype; bool is none.
 
     Raises:
-        AttributeError: it has no dtype of its own, as a collection of several.
+        AttributeError: the value has no single dtype, for example a tensordict of
+            several.
 
     Examples:
         >>> is_integer(torch.zeros(1).int()), is_integer(torch.zeros(1).bool())
@@ -157,10 +160,11 @@ def is_integer(*args: Any) -> bool:
 
 
 def is_bool(*args: Any) -> bool:
-    """Return whether the dtype of a tensor or a collection is bool.
+    """Return whether the dtype of a tensor or a tensordict is bool.
 
     Raises:
-        AttributeError: it has no dtype of its own, as a collection of several.
+        AttributeError: the value has no single dtype, for example a tensordict of
+            several.
 
     Examples:
         >>> is_bool(torch.zeros(1).bool())
@@ -185,6 +189,6 @@ for _function in (
 def _NESTED_TENSORS_AS_LISTS(val: type) -> bool:
     """Return whether a class is one of leaves; as ``is_leaf`` it enters lazy stacks.
 
-    The tensordicts of a lazy stack are then walked one by one, under their numbers.
+    The members of a lazy stack are then walked one by one, with their numbers as keys.
     """
     return default_is_leaf(val)

@@ -1,11 +1,11 @@
-"""The tensordict classes that lower floors make, each put here where it is defined.
+"""Classes of tensordicts that lower modules need, registered by the modules above.
 
-An operation may make a collection of a class that stands on a floor above it:
-``to_tensordict`` a :class:`TensorDict`, ``td[0]`` of the lazy mode a view. It takes the
-class from here, so that no floor imports one above it.
+An operation may make a tensordict of a class that is defined in a module above it:
+``to_tensordict`` makes a :class:`TensorDict`, ``td[0]`` in lazy mode a view. It takes
+the class from here, so that no module imports a module above it.
 """
 
-# ruff: noqa: PLC0414 (what others take from here is what it imports)
+# ruff: noqa: PLC0414 (other modules import these names from here)
 from __future__ import annotations
 
 import importlib
@@ -41,7 +41,7 @@ LATER = {
     "PersistentTensorDict": "tensordict.containers.persistent",
     "load_remote": "tensordict.containers.remote",
 }
-"""Classes that few programs use: where they are, to be imported when they are asked for."""
+"""Rarely used classes, and the modules to import on first use."""
 
 _announced: list[tuple[type, str, type | None]] = []
 _listeners: list[Callable[[type, str, type | None], Any]] = []
@@ -55,18 +55,18 @@ def __getattr__(name: str) -> Any:
 
 
 def provided(member: _T) -> _T:
-    """Offer a class or function to the floors below the one that defines it."""
+    """Register a class or function for the modules below the one that defines it."""
     globals()[member.__name__] = member  # type: ignore[attr-defined]
     return member
 
 
 def announce(cls: type, kind: str, rebuilt_as: type | None = None) -> None:
-    """Tell those who asked that a class of collections exists.
+    """Tell the listeners that a class of tensordicts exists.
 
     Args:
         cls: the class, which a program may have defined.
         kind: ``"collection"``, ``"tensorclass"`` or ``"value"``.
-        rebuilt_as: the class of what is made of its parts. Default: ``cls``.
+        rebuilt_as: the class that is made of its parts. Default: ``cls``.
     """
     _announced.append((cls, kind, rebuilt_as))
     for listener in _listeners:
@@ -74,7 +74,7 @@ def announce(cls: type, kind: str, rebuilt_as: type | None = None) -> None:
 
 
 def on_new_class(listener: Callable[[type, str, type | None], Any]) -> None:
-    """Call ``listener(cls, kind, rebuilt_as)`` for each class, now and when it is made."""
+    """Call ``listener(cls, kind, rebuilt_as)`` for each class, present and future."""
     for each in _announced:
         listener(*each)
     _listeners.append(listener)

@@ -1,4 +1,4 @@
-"""Closing things at the end of a block."""
+"""Closing of objects at the end of a ``with`` statement."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ __all__ = ["Closing"]
 
 
 class Closing:
-    """An object that is closed at the end of a block."""
+    """An object that a ``with`` statement closes at its end."""
 
     def close(self) -> None:
-        """Close this."""
+        """Close this object."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
-        """Return this, which is closed at the end of the block."""
+        """Return this object, which is closed at the end of the ``with`` statement."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close this, also after an exception."""
+        """Close this object, also after an exception."""
         self.close()

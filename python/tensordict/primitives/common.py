@@ -1,4 +1,4 @@
-"""Share messages, exceptions and small readings of arguments between the methods."""
+"""Messages, exceptions and small helpers that the methods share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-# The native code looks for these two here.
+# The native code looks for these two names here.
 from tensordict.primitives.checks import holds_values, is_branch
 from tensordict.primitives.errors import MSG_LOCKED, missing_key  # noqa: F401
 from tensordict.primitives.special import kind_of
@@ -43,18 +43,18 @@ MSG_BATCH_SIZE = (
 
 
 class _InplaceWriteError(ValueError, RuntimeError):
-    """A value cannot be written into the entry that is there."""
+    """The error of a value that cannot be written into an existing entry."""
 
 
 def value_of(entry: object) -> Any:
-    """Return what reading an entry by key gives: the value of non-tensor data."""
+    """Return the result of reading an entry: for non-tensor data the Python object."""
     if holds_values(entry):
         return entry._value()
     return entry
 
 
 def as_size(batch_size: Any) -> torch.Size:
-    """The batch size that an argument names; None is that without dims."""
+    """Convert an argument to a batch size; None means no batch dims."""
     if batch_size is None:
         return torch.Size([])
     if isinstance(batch_size, torch.Size):
@@ -72,26 +72,26 @@ def as_size(batch_size: Any) -> torch.Size:
 
 
 def more_refs(held: Any, more: Any) -> list[Any]:
-    """Weak references to all that ``held`` and ``more`` refer to, and that is alive."""
+    """Return weak references to the living objects of ``held`` and ``more``."""
     found: list[Any] = []
     refs: list[Any] = []
     for ref in [*held, *more]:
         each = ref()
-        # No identity is asked for: the compiler would guard it.
+        # No `id`: the compiler would guard it.
         if each is not None and not any([each is other for other in found]):
             found.append(each)
-            # A reference that came in the compiler would return as what it refers to.
+            # Make a new reference: the compiler returns one that it got as its object.
             refs.append(weakref.ref(each))
     return refs
 
 
 def not_a_value(key: object, entry: object, item: object) -> Exception:
-    """The error of writing a value into an entry of another kind, at an index."""
+    """Make the error of writing a value into an entry of another kind, at an index."""
     msg = (
         f"the entry {key!r} is a {type(entry).__name__}: a "
         f"{type(item).__name__} cannot be written into it."
     )
-    # For a value that is no tensor the published release looks for a method in vain.
+    # The published release fails on a missing method for a value that is no tensor.
     is_collection = is_branch(item)
     return TypeError(msg) if is_collection else AttributeError(msg)
 
@@ -100,9 +100,10 @@ MSG_OVERFLOW = "value cannot be converted to type {} without overflow"
 
 
 def check_number(leaves: list[torch.Tensor], value: Any, is_index: bool) -> None:
-    """Raise where the dtype of a leaf has no such number, before any leaf is written.
+    """Raise an error if a dtype cannot represent a number, before any leaf is written.
 
-    ``is_index`` tells how it will be written: the errors name dtypes in two ways.
+    ``is_index`` says how the number will be written: torch's errors name dtypes in two
+    ways.
     """
     narrow = dict.fromkeys(
         leaf.dtype
@@ -120,10 +121,10 @@ def check_number(leaves: list[torch.Tensor], value: Any, is_index: bool) -> None
 
 
 def refused_first(writes: list[Any], position: int) -> list[Any]:
-    """``writes`` with those first that torch can refuse for what their target is.
+    """Sort ``writes``: first the ones that torch may refuse because of their target.
 
-    The target of a write is its item at ``position``. Nothing is written if the first
-    one is refused.
+    The target of a write is its item at ``position``. So if a write is refused, nothing
+    has been written.
     """
     if torch.compiler.is_compiling():
         return writes
@@ -143,23 +144,23 @@ def refused_first(writes: list[Any], position: int) -> list[Any]:
 
 
 def check_results(op: Any, leaves: list[torch.Tensor], operands: list[Any]) -> None:
-    """Raise where ``op`` cannot store a result in a leaf, before any leaf is written.
+    """Raise an error if a leaf cannot store a result, before any leaf is written.
 
-    ``op(leaves, *operands)`` writes into leaves one by one; each operand is a list of as
-    many tensors, or one for all leaves.
+    ``op(leaves, *operands)`` writes into leaves one by one. Each operand is a list with
+    one tensor for each leaf, or one operand for all leaves.
     """
-    if len(leaves) < 2:  # the only leaf is not written where it fails
+    if len(leaves) < 2:  # a failing `op` does not write a single leaf
         return
     lists = [operand for operand in operands if type(operand) is list]
     for position, leaf in enumerate(leaves):
         if not all([_spreads(parts[position], leaf) for parts in lists]):
-            # The error is torch's, about a copy of the leaf.
+            # Raise torch's error, on a copy of the leaf.
             samples = [
                 [operand[position]] if type(operand) is list else operand
                 for operand in operands
             ]
             op([leaf.detach().clone()], *samples)
-    if len({leaf.dtype for leaf in leaves}) < 2:  # two dtypes
+    if len({leaf.dtype for leaf in leaves}) < 2:
         return
     seen = set()
     for position, leaf in enumerate(leaves):
@@ -206,7 +207,7 @@ def _spreads(part: object, leaf: torch.Tensor) -> bool:
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
-    """One element, with dims where there are some: they count in the promotion."""
+    """Return one element, with a dim if the tensor has dims: promotion needs it."""
     shape = (1,) if tensor.dim() else ()
     return torch.ones(shape, dtype=tensor.dtype, device=tensor.device)
 
@@ -214,10 +215,10 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
 def _spliced_size(
     old: torch.Size, prefix: torch.Size | None, k: int, names: object = None
 ) -> torch.Size:
-    """The new size of a collection of size ``old`` whose root gets ``prefix``.
+    """Return the new size of a tensordict of size ``old`` if its root gets ``prefix``.
 
-    One that was given fewer dims than the root keeps as many where those that it lacks
-    stay in their places, which ``names`` tells; see :func:`map_leaves`.
+    A tensordict with fewer dims than the root keeps the same number if its missing dims
+    stay in their places, which ``names`` says; see :func:`map_leaves`.
     """
     if prefix is None:
         return old
@@ -239,7 +240,7 @@ def _spliced_size(
 def _spliced_names(
     old: list[str | None] | None, names: Any, k: int, size: torch.Size
 ) -> list[str | None] | None:
-    """The names of a collection of the new batch size ``size``; see :func:`map_leaves`."""
+    """Return the names for the new batch size ``size``; see :func:`map_leaves`."""
     if names is True:
         return None if old is None else list(old)
     if names is None:
@@ -257,7 +258,7 @@ def _spliced_names(
 
 
 def tail_of(leaf: torch.Tensor, tail: int, k: int) -> Sequence[int]:
-    """Return what a tail appends to the first argument of an operation on a leaf."""
+    """Return the numbers to append to the first argument of an operation on a leaf."""
     if tail == SHAPE_TAIL:
         return leaf.shape[k:]
     if tail == DIMS_TAIL:
@@ -276,7 +277,7 @@ def _call(
 
 
 def with_tail(value: Any, args: tuple[Any, ...], tail: int, k: int) -> tuple[Any, ...]:
-    """The arguments for a leaf, of which the first one ends with a tail of its shape."""
+    """Return the arguments for a leaf, with its tail appended to the first one."""
     if not tail:
         return args
     first = [*args[0], *tail_of(value, tail, k)]
@@ -284,7 +285,7 @@ def with_tail(value: Any, args: tuple[Any, ...], tail: int, k: int) -> tuple[Any
 
 
 def shape_of_lists(data: list[Any]) -> list[int]:
-    """The lengths of nested lists, as far down as all at a depth have one length."""
+    """Return the lengths of nested lists, down to the level where they differ."""
     size = [len(data)]
     level = data
     while level and all(isinstance(item, list) for item in level):

@@ -1,4 +1,4 @@
-"""Tensors made of numbers, arrays and sequences: the rules of what an entry becomes."""
+"""Conversion of numbers, arrays and sequences to tensors."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _STACKABLE = (int, float, np.generic, torch.Tensor, list, tuple, CollectionProto
 
 
 def tensor_of(value: object, device: torch.device | None = None) -> Any:
-    """A tensor made of a number or an array; None where it is neither.
+    """Convert a number or an array to a tensor; return None for another value.
 
-    Integers become int64, floats the default dtype; numpy scalars and arrays keep their
-    dtype. The memory of an array is shared as :func:`.tensor_over` does. A structured
-    array becomes a collection.
+    Integers become int64, floats the default dtype; NumPy scalars and arrays keep their
+    dtype. Memory of an array is shared as in :func:`.tensor_over`. A structured array
+    becomes a tensordict.
     """
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         try:
@@ -56,14 +56,13 @@ def _tensor_of_array(
 
 
 def tensor_of_sequence(value: Any, device: torch.device | None = None) -> Any:
-    """A tensor made of a list or tuple of numbers or tensors; None where there is none.
+    """Convert a list or tuple of numbers or tensors to a tensor; None if impossible.
 
-    A list gives the dtypes of torch, a tuple those of numpy. A tuple in a list is a
-    value of its own, which is no number, and so is a scalar of numpy unless it is a
-    float of Python, too.
+    A list gives torch's default dtypes, a tuple NumPy's. A tuple inside a list is no
+    number, and neither is a NumPy scalar, unless it is also a Python float.
     """
     if value and not isinstance(value[0], _STACKABLE):
-        # A column of strings, usually: one that is no number is enough.
+        # Usually a column of strings: one item that is no number is enough.
         return None
     flat = list(_scalars(value))
     if any(isinstance(item, (torch.Tensor, CollectionProtocol)) for item in flat):
@@ -78,7 +77,7 @@ def tensor_of_sequence(value: Any, device: torch.device | None = None) -> Any:
     except (RuntimeError, OverflowError, ValueError) as error:
         if any(isinstance(item, int) and not _fits_int64(item) for item in flat):
             raise ValueError(MSG_CONVERSION.format(type(value))) from error
-        # Rows of different lengths.
+        # The rows have different lengths.
         return None
 
 
@@ -97,7 +96,7 @@ def _fits_int64(value: int) -> bool:
 
 
 def _stacked(value: Any) -> Any:
-    """Tensors stacked as they are nested in lists; None where they do not fit."""
+    """Stack tensors as they are nested in lists; return None if they do not fit."""
     parts = [
         _stacked(item) if isinstance(item, (list, tuple)) else item for item in value
     ]

@@ -1,4 +1,4 @@
-"""Write values into the leaves that are there."""
+"""Writes of values into existing leaves."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def write_tree(
     checked: bool = False,
     nested: bool = True,
 ) -> None:
-    """Store every entry of ``tree`` in ``td``: all of them, or where one does not fit none.
+    """Store every entry of ``tree`` in ``td``, or none if one does not fit.
 
-    With ``inplace`` values are copied into the entries that are there. Without
-    ``nested`` a direct entry that is a collection replaces the one that is there.
+    With ``inplace``, values are copied into existing entries. Without ``nested``, a
+    direct entry that is a tensordict replaces the existing one.
     """
     writes: list[Any] = []
     _plan_writes(td, tree, inplace, checked, nested, writes)
@@ -90,7 +90,7 @@ def _plan_writes(
 
 
 def _broadcast(value: Any, present: Any) -> Any:
-    """``value`` with the shape of the leaf that it is copied into, if it broadcasts."""
+    """Expand ``value`` to the shape of the leaf that it is copied into, if possible."""
     tensors = isinstance(value, torch.Tensor) and isinstance(present, torch.Tensor)
     if not tensors or value.shape == present.shape or value.dim() > present.dim():
         return value
@@ -120,9 +120,9 @@ MSG_INPLACE_SHAPE = (
 def copy_failed(
     td: CollectionProtocol, leaf: torch.Tensor, error: RuntimeError
 ) -> None:
-    """Raise the error of a leaf that refuses to be written: expanded, requires grad.
+    """Raise the error of a leaf that cannot be written: expanded, or requires grad.
 
-    One without elements holds what was to be written into it.
+    A leaf without elements raises no error: there is nothing to write.
     """
     if not leaf.numel():
         return
@@ -147,11 +147,11 @@ def _expands(shape: torch.Size, target: torch.Size) -> bool:
 
 
 def fit_inplace(td: Any, key: str, value: Any, present: torch.Tensor) -> torch.Tensor:
-    """The tensor made of ``value`` that can be copied into the entry ``present``.
+    """Convert ``value`` to a tensor that can be copied into the entry ``present``.
 
     Raises:
-        RuntimeError: it does not have the batch size as its leading dims.
-        _InplaceWriteError: its shape does not fit the entry.
+        RuntimeError: the value does not have the batch size as its leading dims.
+        _InplaceWriteError: the value's shape does not fit the entry.
     """
     if not isinstance(present, torch.Tensor):
         raise _InplaceWriteError(MSG_INPLACE.format(key, td))
@@ -171,7 +171,7 @@ def fit_inplace(td: Any, key: str, value: Any, present: torch.Tensor) -> torch.T
         )
     if value.dim() > present.dim() or not value.numel():
         return value
-    # An element of the entry itself can be copied into all of it only if it is expanded.
+    # The expanded value has the entry's shape even if both share memory.
     return value.expand(present.shape)
 
 
@@ -180,12 +180,11 @@ def copy_into(
 ) -> None:
     """Copy every leaf of ``source`` into the entry of ``td`` with the same path.
 
-    Leaves that ``td`` does not have are left out; ``keys`` are the paths that are copied
-    (None: all), a collection's path for all in it.
+    Leaves that ``td`` lacks are ignored. ``keys`` are the paths to copy (None: all);
+    the path of a nested tensordict copies all its leaves.
 
     Raises:
-        KeyError: ``td`` lacks some of them, and ``keys`` names them or it has no tensor
-            of them.
+        KeyError: ``td`` lacks leaves that ``keys`` names, or all tensors of ``source``.
         RuntimeError: a leaf does not fit its entry; then nothing is copied.
     """
     if not td._is_dense and td._writes_through():
@@ -193,7 +192,7 @@ def copy_into(
         return
     values = None
     if keys is None and isinstance(source, CollectionProtocol) and not _has_views(td):
-        # The usual case: the same keys on both sides, and the same shapes.
+        # The usual case: equal keys and shapes on both sides.
         values = align(td, source, True)
         targets = leaves(td)
         if values is not None and (
@@ -218,9 +217,9 @@ def copy_into(
 
 
 def copy_all(targets: list[Any], values: list[Any], non_blocking: bool = False) -> None:
-    """Copy each value into its target, in one call where no graph takes part in it.
+    """Copy each value into its target, in one call if no autograd graph is involved.
 
-    One call would make all targets parts of the graph of some, and it has no derivative.
+    One call would make all targets parts of one graph, and it has no derivative.
     """
     pairs = list(zip(targets, values, strict=True))
     if torch.is_grad_enabled() and any(
@@ -233,7 +232,7 @@ def copy_all(targets: list[Any], values: list[Any], non_blocking: bool = False) 
 
 
 def _refuse_absent(absent: list[Any]) -> None:
-    """Raise where there are paths that nothing is at."""
+    """Raise an error if there are paths without an entry."""
     if absent:
         path = absent[0]
         raise absent_key(
@@ -247,9 +246,9 @@ def _refuse_missing(
     keys: Iterable[NestedKeyLike],
     prefix: tuple[str, ...],
 ) -> None:
-    """Raise where ``td`` lacks a leaf that a member of a stack has.
+    """Raise an error if ``td`` lacks a leaf that some member of a lazy stack has.
 
-    Those of an ordinary source are left out.
+    Missing leaves of another source are ignored.
     """
     stack = as_stack(source)
     for key in () if stack is None else stack._member_paths():
@@ -273,9 +272,9 @@ def _pair(
     held: list[tuple[Any, Any]],
     absent: list[Any],
 ) -> None:
-    """Collect the leaves of ``source`` and the entries of ``td`` that they go to.
+    """Collect the leaves of ``source`` and the entries of ``td`` to copy them into.
 
-    Non-tensor entries and views come with their values to ``held``.
+    Non-tensor entries and views are added to ``held`` with their values.
     """
     parts = None if td._is_dense else td._copy_parts(source)
     if parts is not None:
@@ -331,21 +330,21 @@ def _pairs_of(
     keys: Any,
     prefix: tuple[str, ...],
 ) -> list[tuple[Any, Any]]:
-    """List the direct entries of ``source`` of which something may be copied."""
+    """List the direct entries of ``source`` from which something may be copied."""
     if not isinstance(source, CollectionProtocol):
         return list(source.items())
     if not source._is_dense and td._is_dense:
         _refuse_missing(td, source, keys, prefix)
     if keys is None or source._is_dense:
         return list(source._entries().items())
-    # Entries that are not copied need not be stacked.
+    # Read only the entries to copy: the others may be impossible to stack.
     firsts = {rest[0] for rest in keys if rest}
     held_keys = [key for key in source._held_keys() if key in firsts]
     return [(key, source._get_entry(key, None)) for key in held_keys]
 
 
 def _entry_at(td: CollectionProtocol, path: tuple[str, ...]) -> Any:
-    """Return the entry at a nested key; NO_DEFAULT if there is none."""
+    """Return the entry at a nested key; NO_DEFAULT if it is missing."""
     target: Any = td
     for part in path:
         if not isinstance(target, CollectionProtocol):
@@ -374,14 +373,14 @@ def _fitting(
 
 
 def check_copy(path: tuple[str, ...], value: torch.Tensor, shape: torch.Size) -> None:
-    """Raise where ``value`` cannot be copied into an entry of ``shape`` at ``path``."""
+    """Raise an error if ``value`` cannot be copied into an entry of ``shape``."""
     if value.shape != shape and not _expands(value.shape, shape):
         name = path[0] if len(path) == 1 else path
         raise RuntimeError(MSG_UPDATE_COPY.format(value.shape, name, shape))
 
 
 def leaf_paths(value: object, path: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The paths of what a value at ``path`` holds: none of an empty collection."""
+    """List the paths of the leaves in a value at ``path``; none for an empty one."""
     if isinstance(value, CollectionProtocol):
         if value._is_non_tensor:
             return [path]
@@ -397,14 +396,14 @@ def leaf_paths(value: object, path: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _holds_nothing(value: object) -> bool:
-    """Return whether a collection or dictionary has no leaf that could be written."""
+    """Return whether a tensordict or dictionary has no leaf that could be written."""
     if isinstance(value, CollectionProtocol):
         return not value._is_non_tensor and value.is_empty()
     return isinstance(value, dict) and all(map(_holds_nothing, value.values()))
 
 
 def _has_views(td: CollectionProtocol) -> bool:
-    """Return whether leaves of ``td`` may be copies, which later writes do not show."""
+    """Return whether leaves of ``td`` may be copies, which do not show later writes."""
     return any(
         not collection._is_dense and collection._writes_through()
         for collection in containers(td)
@@ -412,7 +411,7 @@ def _has_views(td: CollectionProtocol) -> bool:
 
 
 def fill(td: CollectionProtocol, value: object) -> None:
-    """Fill every leaf with a number or a tensor of one element; None is zero."""
+    """Fill every leaf with a number or a one-element tensor; None means zero."""
     if _has_views(td):
         _fill_entries(td, value)
         return
@@ -427,7 +426,7 @@ def fill(td: CollectionProtocol, value: object) -> None:
 
 
 def _fill_entries(td: CollectionProtocol, value: object) -> None:
-    """:func:`fill` where a collection may give copies of its entries."""
+    """Do :func:`fill` if a tensordict may return copies of its entries."""
     for key, item in list(td._entries().items()):
         if isinstance(item, CollectionProtocol):
             _fill_entries(item, value)

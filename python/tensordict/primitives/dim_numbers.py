@@ -1,4 +1,4 @@
-"""Check the numbers of batch dims."""
+"""Checks of the numbers of batch dims."""
 
 from __future__ import annotations
 

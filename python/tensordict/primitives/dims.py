@@ -1,7 +1,7 @@
-"""Move, add, remove and reduce batch dims.
+"""Moving, adding, removing and reducing of batch dims.
 
-All but the last three take the method's arguments and, as ``call``,
-``(name, args, kwargs)``: what a ``with`` statement on the result undoes.
+All functions but the last three take the arguments of a method, and as ``call`` a tuple
+``(name, args, kwargs)``, which a ``with`` statement on the result undoes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _moved(
     tail: int,
     call: Call,
 ) -> Any:
-    """``op`` on every leaf; ``order`` has the old dim of each new one, -1 for none."""
+    """Call ``op`` on every leaf; ``order`` has the old dim of each new one, or -1."""
     result = map_leaves(td, op, args, size, order, tail, True, -1)
     if td._is_locked and (td._is_memmap or td._is_shared):
         keep_storage(td, result)
@@ -87,7 +87,8 @@ def squeeze(td: CollectionProtocol, dim: int | None, call: Call) -> Any:
         order = tuple(at for at in range(ndim) if batch_size[at] != 1)
         gone: Any = tuple(at for at in range(ndim) if batch_size[at] == 1)
         if gone:
-            # The result does not count as mapped or shared memory.
+            # Removing several dims gives a result that does not count as mapped or
+            # shared.
             size = torch.Size([batch_size[at] for at in order])
             result = map_leaves(td, "squeeze", (gone,), size, order, NO_TAIL, True, -1)
             return _remembered(td, result, call)
@@ -124,7 +125,7 @@ def permute(td: CollectionProtocol, dims: Sequence[int], call: Call) -> Any:
     if plan is None:
         return _remembered(td, td, call)
     order, size = plan
-    # Not by `_moved`: each frame above an operation costs the compiler.
+    # `_moved` inline: each frame above an operation costs compilation time.
     result = map_leaves(td, "permute", (order,), size, order, DIMS_TAIL, True, -1)
     if td._is_locked and (td._is_memmap or td._is_shared):
         keep_storage(td, result)
@@ -135,7 +136,7 @@ def permute(td: CollectionProtocol, dims: Sequence[int], call: Call) -> Any:
 def permutation_plan(
     batch_size: torch.Size, dims: Sequence[int]
 ) -> tuple[tuple[int, ...], torch.Size] | None:
-    """The old dim of each new one, and the new size; None where all stay in place."""
+    """Return the old dim of each new one, and the new size; None for no change."""
     return _permutation_plan(batch_size, dims)
 
 
@@ -153,7 +154,7 @@ def _permutation_plan(
 
 
 def _permutation(dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:
-    """A permutation of ``ndim`` dims from one that counts from the end or is short."""
+    """Complete a permutation of ``ndim`` dims that counts from the end or is short."""
     order = []
     for dim in dims:
         at = from_front(dim, ndim)
@@ -195,7 +196,7 @@ def movedim(td: CollectionProtocol, source: Any, destination: Any, call: Call) -
 
 
 def _dims_in_range(dims: Sequence[int], ndim: int) -> list[int]:
-    """Dims counted from the front; an IndexError, worded as torch's, for one too many."""
+    """Return dims counted from the front; raise torch's IndexError if out of range."""
     out = []
     for dim in dims:
         at = from_front(dim, ndim)
@@ -261,9 +262,9 @@ def reduce_dim(td: CollectionProtocol, op: str, dim: int) -> Any:
 def extrema(
     td: CollectionProtocol, op: str, dim: int, stays: bool = False
 ) -> list[Any]:
-    """The two collections that the method ``op`` of every leaf gives for the dim. Unlocked.
+    """Return the two tensordicts that the method ``op`` of every leaf gives. Unlocked.
 
-    They have the dim where it ``stays``.
+    With ``stays``, they keep the dim.
     """
     at, size, order = _without(td, dim)
     if stays:
@@ -273,7 +274,7 @@ def extrema(
 
 
 def unbind(td: CollectionProtocol, dim: int) -> list[Any]:
-    """The tensordicts along a batch dim, without that dim. Unlocked."""
+    """Return the rows along a batch dim, without that dim. Unlocked."""
     plan = unbind_plan(td._batch_size if td._is_dense else td.batch_size, dim)
     return split_leaves(td, "unbind", *plan, False, -1)
 
@@ -282,7 +283,7 @@ UnbindPlan = tuple[tuple[int], list[torch.Size], tuple[int, ...]]
 
 
 def unbind_plan(batch_size: torch.Size, dim: int) -> UnbindPlan:
-    """The dim counted from the front, the size of each part, the dims that are left."""
+    """Return the dim counted from the front, each part's size, and the other dims."""
     return _unbind_plan(batch_size, dim)
 
 
@@ -296,7 +297,7 @@ def _unbind_plan(batch_size: torch.Size, dim: int) -> UnbindPlan:
 def _without(
     td: CollectionProtocol, dim: int
 ) -> tuple[int, torch.Size, tuple[int, ...]]:
-    """A batch dim counted from the front, the batch size and the order of dims without it."""
+    """Return a dim from the front, and the batch size and order of dims without it."""
     batch_size = td.batch_size
     ndim = len(batch_size)
     at = from_front(dim, ndim)
@@ -307,5 +308,5 @@ def _without(
 
 
 TRACED = ((permutation_plan, _permutation_plan), (unbind_plan, _unbind_plan))
-"""Functions for :mod:`tensordict.compile.registration`: a plan of known arguments is
-made."""
+"""Functions for :mod:`tensordict.compile.registration`: with known arguments, the plan
+is a constant of the compiled code."""

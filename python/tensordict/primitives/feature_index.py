@@ -1,9 +1,9 @@
-"""Indices of more dims than a collection has: they reach into the features of its leaves.
+"""Indices with more dims than the batch size, which index the features of leaves.
 
-``td[:, 0]`` of a batch size ``[3]`` takes the first feature of every row. Where not all
-leaves have such a feature, or the batch size of the result would be another for each, it
-is the error of an index of too many dims. tensordict 0.15 means to drop such indices, and
-warns of them; so does this.
+``td[:, 0]`` with batch size ``[3]`` takes the first feature of every row. If some
+leaves lack this feature, or batch sizes of results would differ, the error of an index
+with too many dims is raised. tensordict 0.15 warns that it will drop such indices; so
+does this package.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ WRITE_LEAVES = "write into the leaves, write for leaf in td.values(True, True): 
 
 
 def features_at(td: CollectionProtocol, index: object, error: IndexError) -> Any:
-    """The dense ``td`` at ``index``, for which ``error`` was raised; unlocked. Warns.
+    """Return the dense ``td`` at ``index``, which raised ``error``; unlocked. Warn.
 
     Raises:
-        IndexError: ``error``. The index is of batch dims alone, or has a slice of features;
-            ``td`` has names, or an entry does not have these features.
+        IndexError: ``error``, if the index concerns batch dims only or slices features,
+            if ``td`` has names, or if an entry lacks these features.
     """
     part = take_features(td, index, error)
     _warn("", READ_LEAVES)
@@ -56,8 +56,8 @@ def take_features(
 ) -> Any:
     """Take features without a warning: see :func:`features_at`.
 
-    With ``by_own_dims`` a nested tensordict that has the dims of the index as batch
-    dims is indexed as one.
+    With ``by_own_dims``, a nested tensordict with enough batch dims for the index is
+    indexed along them.
     """
     ndim = len(td._batch_size)
     at = _reaching(index, ndim)
@@ -67,7 +67,7 @@ def take_features(
     if leaf is None:
         raise error
     try:
-        # The dims of features are as numbers or tensors leave them: the same for all.
+        # Numbers and tensors change the feature dims in the same way for all leaves.
         ndim = sum(map(_dims_used, at))
         plan: Any = _rust.index_plan(leaf.shape[:ndim], at)
         own = ndim if by_own_dims else None
@@ -86,8 +86,8 @@ def fill_features(
     Everything is checked before the first write.
 
     Raises:
-        IndexError: ``error``, where the index is of batch dims alone, or an entry has no
-            features; that of torch, where a leaf does not have these.
+        IndexError: ``error``, if the index concerns batch dims only or an entry has no
+            features; torch's error, if a leaf lacks these features.
         RuntimeError: ``value`` does not fit.
     """
     ndim = len(td.batch_size)
@@ -113,7 +113,7 @@ def _warn(how: str, advice: str) -> None:
 
 
 def _reaching(index: object, ndim: int) -> tuple[Any, ...] | None:
-    """The items of an index of more than ``ndim`` dims; None for any other."""
+    """Return the items of an index with more than ``ndim`` dims; None for any other."""
     if isinstance(index, tuple) and holds_text(index):
         return None
     items, used, ellipsis_at = sorted_out(index)
@@ -167,7 +167,7 @@ def _part(
         elif value._is_dense:
             entries[key] = _part(value, at, batch_size, size, error, own)
         elif isinstance(value, value._non_tensor_type):
-            # One value for all elements, however many there are.
+            # One value for all rows, whatever the number of rows.
             entries[key] = value._broadcast(size)
         elif value.batch_size == batch_size:
             nested: Any = value
@@ -183,7 +183,7 @@ def _gather(
     for value in list(td._entries().values()):
         if isinstance(value, CollectionProtocol):
             if value._is_non_tensor and not ndim:
-                continue  # one value, of which no part is written
+                continue  # one value for all rows, of which no part can be written
             if value._is_non_tensor or hasattr(value, "tensordicts"):
                 raise error
             _gather(value, ndim, leaves, error)
@@ -194,7 +194,7 @@ def _gather(
 
 
 def _fitted(leaf: torch.Tensor, index: object, at: BatchIndex, value: object) -> Any:
-    """``value`` as it is written into ``leaf``; torch's error where it does not fit."""
+    """Return ``value`` in the form to write into ``leaf``, or raise torch's error."""
     place = leaf[at]
     if not isinstance(value, torch.Tensor):
         return value

@@ -1,7 +1,7 @@
-"""Read and write the fields of tensorclasses, and make them around a collection.
+"""Reading and writing of the fields of tensorclasses, and construction of instances.
 
-A tensorclass keeps its fields in one collection, its ``_tensordict``. These primitives
-are what reading and writing an attribute and calling the class do.
+A tensorclass keeps its fields in one tensordict, its ``_tensordict``. These primitives
+read and write attributes and construct instances.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def get_field(name: str, tc: Any) -> Any:
-    """The value of a field; None where it is not set.
+    """Return the value of a field; None if it is not set.
 
-    Tensors and collections come as they are, of a non-tensor entry the value that it
-    holds.
+    Tensors and tensordicts are returned as they are; for non-tensor data, the Python
+    object is returned.
     """
     inner = tc._tensordict
     if inner._is_dense:
@@ -37,7 +37,7 @@ def get_field(name: str, tc: Any) -> Any:
 
 
 def set_field(tc: Any, name: str, value: object) -> None:
-    """Set an attribute: a field is stored as an entry, or removed where it is None."""
+    """Set an attribute: store a field as an entry; None removes the entry."""
     inner = tc.__dict__.get("_tensordict")
     if (
         isinstance(value, torch.Tensor)
@@ -51,7 +51,7 @@ def set_field(tc: Any, name: str, value: object) -> None:
 
 
 def wrap_fields(cls: Any, inner: Any) -> Any:
-    """A tensorclass around the tensordict ``inner``, without a call of ``__init__``.
+    """Make a tensorclass around the tensordict ``inner`` without calling ``__init__``.
 
     Raises:
         ValueError: ``inner`` is dense and has an entry that is no field.
@@ -72,12 +72,12 @@ def fill_fields(
     device: torch.device | str | int | None,
     names: object,
 ) -> None:
-    """Set up a new tensorclass around a collection of its own with the fields given.
+    """Give a new tensorclass its own tensordict with the given fields.
 
-    A value of None leaves its field out.
+    A field whose value is None is left out.
     """
-    # In line what `init` does of no entries, and below what `set_entry` does of
-    # tensors and of text: the compiler would enter functions for each field.
+    # `init` without entries is inline here, and `set_entry` of tensors and strings
+    # below: the compiler would enter functions for each field.
     size = as_size(batch_size)
     entries: dict[str, Any] = {}
     inner = new(

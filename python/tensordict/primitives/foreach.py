@@ -1,8 +1,8 @@
-"""Call a function on the whole list of leaves.
+"""Calls of a function on the whole list of leaves.
 
-An operand is a number or a tensor without dims,
-which is passed on, or a collection of the same batch size and keys, whose leaves are
-put in line. With anything else, nothing is called, and the function says so.
+An operand may be a number or a tensor without dims, which is passed on, or a tensordict
+of the same batch size and keys, whose leaves are matched. With any other operand,
+nothing is called, and the function returns None or False.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tensordict.primitives.tree import leaves, new, rebuild
 def is_shared_tensor(operand: object) -> bool:
     """Return whether ``operand`` is one plain tensor without dims for all leaves.
 
-    ``torch.vmap`` cannot read a tensor that it maps as a number, as the foreach forms of
-    one operand do.
+    A tensor that ``torch.vmap`` maps does not count: the foreach functions of one
+    operand read it as a number, which is impossible then.
     """
     if type(operand) is not torch.Tensor or operand.dim():
         return False
@@ -34,13 +34,13 @@ def is_shared_tensor(operand: object) -> bool:
 
 
 def is_dense_throughout(td: CollectionProtocol) -> bool:
-    """Return whether ``td`` and all collections in it are dense."""
-    # A list: the compiler has no frame more to follow.
+    """Return whether ``td`` and all nested tensordicts are dense."""
+    # A list comprehension: a generator would be a further frame for the compiler.
     return all([collection._is_dense for collection in _rust.containers(td)])
 
 
 def _in_line(td: CollectionProtocol, operand: object, is_complete: bool = False) -> Any:
-    """The operand as it is passed on; None where it cannot be."""
+    """Return the operand in the form to pass on; None if there is none."""
     if isinstance(operand, (int, float, complex)) or is_shared_tensor(operand):
         return operand
     if (
@@ -52,9 +52,9 @@ def _in_line(td: CollectionProtocol, operand: object, is_complete: bool = False)
 
 
 def _of_each(lists: list[Any], count: int) -> list[Any]:
-    """The operands with one value per leaf for each that is a tensor of no dims.
+    """Repeat each operand that is a tensor without dims, once for each leaf.
 
-    Given one tensor, some functions of lists read its value, which cannot be compiled.
+    Some foreach functions read the value of a single tensor, which cannot be compiled.
     """
     return [
         [operand] * count if isinstance(operand, torch.Tensor) else operand
@@ -68,11 +68,11 @@ def foreach(
     operands: tuple[Any, ...] = (),
     drop_empty: bool = False,
 ) -> Any:
-    """A collection of the leaves that ``op(leaves, *operands)`` gives.
+    """Return a tensordict of the leaves that ``op(leaves, *operands)`` returns.
 
-    It keeps names and, where there are leaves, the lock; with ``drop_empty`` it is then
-    without the tensordicts that hold nothing. None where ``op`` was not called because of
-    an operand.
+    Names are kept, and the lock if there are leaves; with ``drop_empty`` tensordicts
+    without entries are then dropped. Return None if an operand kept ``op`` from being
+    called.
     """
     lists = []
     for operand in operands:
@@ -87,7 +87,7 @@ def foreach(
         held = td._tensordict.copy()
         sources = [*held.values()]
         if sources and not any_special(*sources):
-            # In line what the functions below do, which the compiler would enter.
+            # The functions below inline, since the compiler would enter them.
             held.update(
                 zip(held, op(sources, *_of_each(lists, len(sources))), strict=False)
             )
@@ -108,7 +108,7 @@ def foreach(
     else:
         values = sources
     if any_special(*sources):
-        # The compiler does not ask the classes of tensors in a list.
+        # The compiler does not know the classes of tensors in a list.
         values = results_as_sources(values, sources)
     some = len(values) > 0
     return rebuild(td, values, True, some, drop_empty and some)
@@ -119,7 +119,7 @@ def foreach_inplace(
 ) -> bool:
     """Call ``op(leaves, *operands)``, which writes into the leaves.
 
-    False where it was not called because of an operand.
+    Return False if an operand kept ``op`` from being called.
     """
     lists = []
     for operand in operands:
@@ -139,10 +139,10 @@ def foreach_inplace(
 def compare(
     td: CollectionProtocol, op: Any, other: CollectionProtocol, cls: type
 ) -> Any:
-    """A collection of the class ``cls`` of ``op(leaf, operand)`` for each leaf.
+    """Return a tensordict of class ``cls`` of ``op(leaf, operand)`` for each leaf.
 
-    It has no names and is not locked. None where ``op`` was not called because of
-    ``other``.
+    It has no names and is unlocked. Return None if ``other`` kept ``op`` from being
+    called.
     """
     operand = _in_line(td, other, True)
     if operand is None:

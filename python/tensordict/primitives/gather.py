@@ -1,4 +1,4 @@
-"""Write the rows of a collection into another one."""
+"""Writing of rows of a tensordict into another one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def gather_into(td: CollectionProtocol, index: object, out: CollectionProtocol) -> None:
-    """Write the rows of ``td`` at ``index`` into ``out``, a collection of their size.
+    """Write the rows of ``td`` at ``index`` into ``out``, which has their batch size.
 
     Raises:
         RuntimeError: ``out`` has another batch size.
-        KeyError: it lacks an entry of ``td``.
+        KeyError: ``out`` lacks an entry of ``td``.
     """
     pairs = _by_member(td, index, out)
     if pairs is not None:
@@ -33,7 +33,7 @@ def gather_into(td: CollectionProtocol, index: object, out: CollectionProtocol) 
             f"indices have {tuple(rows.batch_size)}."
         )
         raise RuntimeError(msg)
-    # An update in place passes over an entry that has no place, unless none has one.
+    # `update_` ignores an entry that `out` lacks, unless it lacks all of them.
     missing = _paths(rows) - _paths(out)
     for key in sorted(missing, key=str):
         raise missing_of_all(out, key if isinstance(key, tuple) else (key,))
@@ -43,9 +43,9 @@ def gather_into(td: CollectionProtocol, index: object, out: CollectionProtocol) 
 def _by_member(
     td: CollectionProtocol, index: object, out: CollectionProtocol
 ) -> list[tuple[Any, Any]] | None:
-    """The members of a stack, and of the one that their rows go to.
+    """Return the pairs of members of two lazy stacks, for a write member by member.
 
-    None where ``out`` is no such stack, or a row of ``td`` is none of each member.
+    Return None if ``out`` is no such stack, or if rows span several members.
     """
     if type(index) is not torch.Tensor or index.dtype is torch.bool or index.dim() != 1:
         return None

@@ -1,4 +1,4 @@
-"""One item of an index: what it is, and the tensor that it stands for."""
+"""Items of an index: their kinds, and their tensors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _is_whole(item: object) -> bool:
 
 
 def _index_tensor(item: object) -> torch.Tensor:
-    """A sequence or an array as the tensor that indexes with it."""
+    """Convert a sequence or an array to an index tensor."""
     if isinstance(item, torch.Tensor):
         tensor = item
     elif isinstance(item, np.ndarray):
@@ -81,16 +81,16 @@ def _index_tensor(item: object) -> torch.Tensor:
 
 
 def is_first_class(item: object) -> bool:
-    """Return whether an item is a first-class dim: one dim is named by it, and is gone."""
+    """Return whether an item is a first-class dim, which names and removes one dim."""
     module = sys.modules.get("functorch.dim")
     return module is not None and isinstance(item, module.Dim)
 
 
 def sorted_out(index: object) -> tuple[list[Any], int, int]:
-    """The items of an index, how many dims they use up, and where its ellipsis is.
+    """Return the items of an index, the number of dims used, and the ellipsis' place.
 
-    Sequences and arrays become tensors, scalar masks and NumPy numbers Python's. The
-    place is -1 where there is no ellipsis.
+    Sequences and arrays become tensors; scalar masks and NumPy numbers become Python
+    values. The place is -1 without an ellipsis.
 
     Raises:
         IndexError: an item is no index.
@@ -114,12 +114,12 @@ def sorted_out(index: object) -> tuple[list[Any], int, int]:
         elif is_first_class(item):
             used += 1
         elif isinstance(item, (str, bytes)):
-            # An error, but one of the number of items comes first.
+            # This is an error, but an error about the number of items comes first.
             used += 1
         else:
             item = _index_tensor(item)
             if item.dim() == 0:
-                # A scalar tensor selects, a scalar mask adds a dim: as the number does.
+                # A scalar tensor selects, and a scalar mask adds a dim, as in torch.
                 if item.dtype in _MASK_DTYPES:
                     items[position] = bool(item)
                     continue
@@ -131,10 +131,10 @@ def sorted_out(index: object) -> tuple[list[Any], int, int]:
 
 
 def refuse_types(index: object, stack_dim: int, error: IndexError) -> None:
-    """Raise where an index that is an error has something along a dim of members.
+    """Raise an error for an item along the stack dim whose type is no index type.
 
     Raises:
-        TypeError: it is of no type that an index has, as for the index of a list.
+        TypeError: the item's type is no index type, as for the index of a list.
     """
     refuse_first_class(index, stack_dim)
     items = index if isinstance(index, tuple) else (index,)
@@ -144,10 +144,10 @@ def refuse_types(index: object, stack_dim: int, error: IndexError) -> None:
 
 
 def refuse_first_class(index: object, stack_dim: int | None = None) -> None:
-    """Raise where an index names the dim of a stack (any, if None): no tensor has that.
+    """Raise an error for a first-class dim at the stack dim (at any dim if it is None).
 
     Raises:
-        ValueError: it does.
+        ValueError: there is a first-class dim: a lazy stack has no tensor for it.
     """
     dim = 0
     for item in index if isinstance(index, tuple) else (index,):
@@ -157,10 +157,10 @@ def refuse_first_class(index: object, stack_dim: int | None = None) -> None:
 
 
 def refuse_fractions(index: object) -> None:
-    """Raise where an index has numbers with fractions, which no list takes.
+    """Raise an error for numbers with fractions, which no list accepts as an index.
 
     Raises:
-        TypeError: it has. In the index of a tensor they would be cut off.
+        TypeError: there is a fraction. An index tensor would cut it off.
     """
     for item in index if isinstance(index, tuple) else (index,):
         if isinstance(item, (float, np.floating)):
@@ -174,7 +174,7 @@ def refuse_fractions(index: object) -> None:
 
 
 def holds_text(index: tuple[Any, ...]) -> bool:
-    """Return whether an index, or a tuple in it, has a string among its items."""
+    """Return whether an index, or a tuple inside it, contains a string."""
     for item in index:
         if isinstance(item, str) or (isinstance(item, tuple) and holds_text(item)):
             return True
@@ -182,7 +182,7 @@ def holds_text(index: tuple[Any, ...]) -> bool:
 
 
 def refuse_text(items: list[Any]) -> None:
-    """Raise TypeError where an item of an index is a string."""
+    """Raise a TypeError if an item of an index is a string."""
     for item in items:
         if isinstance(item, (str, bytes)):
             msg = f"new(): invalid data type '{type(item).__name__}'"
@@ -190,9 +190,9 @@ def refuse_text(items: list[Any]) -> None:
 
 
 def fills(index: object, value: torch.Tensor) -> bool:
-    """Return whether torch writes ``value`` as a number: into tensors of any dtype.
+    """Return whether torch writes ``value`` as a number, into tensors of any dtype.
 
-    It does so at one mask, whatever slices and numbers are beside it.
+    torch does so with exactly one mask, next to any slices and numbers.
     """
     if value.numel() != 1 or value.device.type != "cpu":
         return False
@@ -215,9 +215,10 @@ def fills(index: object, value: torch.Tensor) -> bool:
 
 
 def refuse_cast(index: object, entry: torch.Tensor, value: torch.Tensor) -> None:
-    """Raise torch's error where ``value``, of another dtype, is not cast at ``index``.
+    """Raise torch's error if ``value`` has another dtype and is not cast at ``index``.
 
-    Numbers and slices cast, tensors do not, but for one number at a mask.
+    Writes at numbers and slices cast; writes at tensors do not, except for one number
+    at a mask.
     """
     items, _, _ = sorted_out(index)
     if any(isinstance(item, torch.Tensor) and item.dim() for item in items):

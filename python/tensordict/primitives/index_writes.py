@@ -1,4 +1,4 @@
-"""Check each write at an index before the first is done, entry by entry."""
+"""Checks of all writes at an index, entry by entry, before the first write."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ MSG_INDEXED_SIZE = (
 
 
 def fit_source(batch_size: torch.Size, index: Any, size: torch.Size, value: Any) -> Any:
-    """``value`` if its batch size is the end of ``size``, or as one that has that size.
+    """Return ``value`` with a batch size that fits ``size``, which the index gives.
 
-    Where its entries do not have that size it broadcasts, as a tensor does.
+    If its entries do not have that size, it is expanded, as a tensor would be.
     """
     source = value.batch_size
     if source == size or (source and size[-len(source) :] == source):
         return value
     misfit = RuntimeError(MSG_INDEXED_SIZE.format(size, batch_size, index, source))
     if len(source) >= len(size) and source[: len(size)] != size:
-        # A tensor refuses this size below. A value would take any.
+        # Tensors raise an error below. Non-tensor data would take any size, so check
+        # it.
         entries = value._entries().values()
         if any(getattr(entry, "_is_non_tensor", False) for entry in entries):
             raise misfit
@@ -43,7 +44,7 @@ def fit_source(batch_size: torch.Size, index: Any, size: torch.Size, value: Any)
     if batch_size and (
         index is None or index is True or (is_flag and index.dtype is torch.bool)
     ):
-        # All of it is meant.
+        # The index selects everything.
         return value.expand(size)
     sized = value.copy()
     try:
@@ -58,7 +59,7 @@ def fit_source(batch_size: torch.Size, index: Any, size: torch.Size, value: Any)
 
 
 def _broadcasts(source: torch.Size, size: torch.Size) -> bool:
-    """Return whether a value of shape ``source`` fits where there is ``size``."""
+    """Return whether a value of shape ``source`` broadcasts to ``size``."""
     spare = max(len(source) - len(size), 0)
     kept = source[spare:]
     ends = size[len(size) - len(kept) :]
@@ -75,7 +76,7 @@ def plan_fill(
     value: object,
     writes: list[tuple[Any, str, Any, Any]],
 ) -> None:
-    """Add to ``writes`` each entry of ``td`` with what fills it, or raise."""
+    """Append each entry of ``td`` and its value to ``writes``, or raise an error."""
     for key, entry in list(td._entries().items()):
         if isinstance(entry, CollectionProtocol) and entry._is_dense:
             plan_fill(entry, at, size, k, value, writes)
@@ -102,9 +103,9 @@ def plan_collection(
     writes: list[tuple[Any, str, Any, Any]],
     fresh: list[tuple[Any, str, Any]],
 ) -> None:
-    """Add each entry of ``value`` with its place to ``writes``, or raise.
+    """Append each entry of ``value`` and its place to ``writes``, or raise an error.
 
-    Entries that ``td`` does not have are made, and added to ``fresh``.
+    Entries that ``td`` lacks are made, and appended to ``fresh``.
     """
     for key, item in list(value._entries().items()):
         entry = td._get_entry(key, NO_DEFAULT)
@@ -142,7 +143,7 @@ def plan_collection(
 def preallocated(
     td: CollectionProtocol, at: BatchIndex, size: torch.Size, k: int, item: Any
 ) -> Any:
-    """An entry for ``td`` that is zero but for ``item`` at the index.
+    """Make an entry for ``td``: zeros, except for ``item`` at the index.
 
     ``size`` has as many dims as ``item`` has batch dims.
     """
@@ -176,14 +177,14 @@ def preallocated(
 
 
 def is_common(number: Any) -> bool:
-    """Return whether every dtype has a number."""
+    """Return whether every dtype can represent a number."""
     return isinstance(number, bool) or abs(number) < 128
 
 
 def fill_fitting(
     td: CollectionProtocol, number: object, writes: list[tuple[Any, Any]]
 ) -> bool:
-    """Add each leaf of ``td`` with a number; whether all are plain."""
+    """Append each leaf of ``td`` with a number; return whether all are plain."""
     for entry in list(td._tensordict.values()):
         if is_plain(entry):
             writes.append((entry, number))
@@ -216,10 +217,10 @@ def pair_fitting(
     of_class: bool = True,
     values: list[tuple[Any, Any]] | None = None,
 ) -> bool:
-    """Add each leaf of ``td`` that ``source`` has, and that one; whether all fit.
+    """Append each leaf of ``td`` and its value in ``source``; return whether all fit.
 
-    With ``of_class`` all collections must have one class. To ``values`` are added those
-    that are no tensors, and what they take whole.
+    With ``of_class``, all tensordicts must have one class. If ``values`` is passed,
+    non-tensor entries and their new values are appended to it.
     """
     own = td._batch_size
     if (of_class and type(source) is not type(td)) or len(own) < k:
@@ -241,24 +242,28 @@ def pair_fitting(
         if values is not None and is_nested and entry._can_put(item):
             values.append((entry, item))
             continue
-        held, given = entry, item
-        for each in (held, given):
-            if not isinstance(each, CollectionProtocol) or not each._is_dense:
-                return False
-        if of_class and type(held) is not type(td):
+        if not all(
+            [
+                isinstance(part, CollectionProtocol) and part._is_dense
+                for part in (entry, item)
+            ]
+        ):
             return False
-        if not pair_fitting(held, given, size, k, casts, writes, of_class, values):
+        nested: Any = item
+        if of_class and type(entry) is not type(td):
+            return False
+        if not pair_fitting(entry, nested, size, k, casts, writes, of_class, values):
             return False
     return True
 
 
 def is_plain(value: object) -> bool:
-    """Return whether it is a tensor of which the index means the first dims."""
+    """Return whether a value is a tensor that is indexed along its first dims."""
     return special.has_index(value)
 
 
 def filled_with(value: object) -> Any:
-    """Convert the value to fill entries with to a tensor, or a value of its own."""
+    """Convert a value to fill entries with: to a tensor if possible."""
     if value is None or isinstance(
         value, (CollectionProtocol, torch.Tensor, int, float, complex)
     ):

@@ -1,4 +1,4 @@
-"""List the entries of a collection: what ``keys``, ``values`` and ``items`` walk over."""
+"""Listing of entries, for ``keys``, ``values`` and ``items``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def walk(
     prefix: tuple[str, ...] = (),
     out: list[Any] | None = None,
 ) -> list[Any]:
-    """The keys (``kind`` 0), values (1) or pairs (2) of a collection, nested ones too.
+    """List the keys (``kind`` 0), values (1) or pairs (2), also of nested tensordicts.
 
-    Keys are strings, or tuples below the root. A nested tensordict comes after its own
-    entries in a list of keys, and before them in the other two. With ``leaves_only``
-    only what ``is_leaf`` accepts is listed: it is asked about the type of every value
-    (None: collections are no leaves). A collection is entered whether it is a leaf or not.
+    Keys are strings, or tuples below the root. A nested tensordict comes after its
+    entries in a list of keys, and before them in lists of values and pairs. With
+    ``leaves_only``, only values whose type ``is_leaf`` accepts are listed (None: all
+    but tensordicts). Nested tensordicts are entered even if they are leaves.
     """
     if out is None:
         out = []
@@ -46,7 +46,7 @@ def walk(
 
 
 def containers(td: CollectionProtocol, out: list[Any] | None = None) -> list[Any]:
-    """``td`` and every collection below it, parents first."""
+    """Return ``td`` and every nested tensordict, parents first."""
     if out is None:
         out = []
     if not td._is_dense:

@@ -1,4 +1,4 @@
-"""Stack and concatenate collections."""
+"""Stacking and concatenation of tensordicts."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ MSG_CAT_KEYS = (
     "the same keys"
 )
 MSG_STACK_KIND = (
-    "'Tensor' object has no attribute 'batch_size': the entry {!r} is a collection in one "
-    "of the tensordicts and a tensor in another."
+    "'Tensor' object has no attribute 'batch_size': the entry {!r} is a tensordict in "
+    "one of the tensordicts and a tensor in another."
 )
 
 
 def stack(tds: Any, dim: int) -> Any:
-    """A new collection of the type of the first of ``tds``, stacked along ``dim``.
+    """Stack ``tds`` along ``dim`` into a new tensordict of the type of the first.
 
     ``dim`` counts from 0 to the number of batch dims.
 
     Raises:
-        AttributeError: an entry is a collection in one and a tensor in another.
+        AttributeError: an entry is nested in one tensordict and a tensor in another.
         RuntimeError: batch sizes, keys or shapes differ.
     """
     first = tds[0]
@@ -85,7 +85,7 @@ def stack(tds: Any, dim: int) -> Any:
     try:
         joined, others = on_plain(grouped, torch.stack, (dim,), NO_TAIL, 0)
     except RuntimeError:
-        joined, others = {}, order  # one of them does not fit
+        joined, others = {}, order  # one of the groups does not fit
     for key in others:
         group = grouped[key]
         if not any_special(*group):
@@ -111,7 +111,7 @@ def stack(tds: Any, dim: int) -> Any:
 
 
 def _groups(order: list[str], all_entries: list[dict[str, Any]], missing: Any) -> Any:
-    """An iterator over the entries of each key; ``missing`` makes the error of none."""
+    """Yield the entries of each key; ``missing`` makes the error of a missing entry."""
 
     def group(key: str) -> tuple[Any, ...]:
         try:
@@ -123,14 +123,14 @@ def _groups(order: list[str], all_entries: list[dict[str, Any]], missing: Any) -
 
 
 def _exclusive(_key: str, all_entries: list[dict[str, Any]]) -> RuntimeError:
-    """The error of other keys, which names those of the first that has others."""
+    """Make the error of differing keys, which names those of the first difference."""
     first = {*all_entries[0]}
     for position, entries in enumerate(all_entries):
         other = {*entries}
         if other != first:
             return RuntimeError(
                 f"{MSG_EXCLUSIVE} tensordict {position} lacks {sorted(first - other)} of "
-                f"tensordict 0, and has {sorted(other - first)} besides."
+                f"tensordict 0, and has the additional keys {sorted(other - first)}."
             )
     return RuntimeError(MSG_EXCLUSIVE)
 
@@ -154,7 +154,7 @@ def _stack_entry(key: str, group: Sequence[Any], dim: int, size: torch.Size) -> 
 
 
 def _not_stacked(key: str, group: Sequence[Any], error: RuntimeError) -> RuntimeError:
-    """The error of leaves that :func:`torch.stack` refuses, by key if shapes differ."""
+    """Make the error of leaves that :func:`torch.stack` refuses; name the key."""
     for item in group:
         kind = special.kind_of(item)
         if kind is not None and kind.msg_stack is not None:
@@ -168,12 +168,12 @@ def _not_stacked(key: str, group: Sequence[Any], error: RuntimeError) -> Runtime
 
 
 def cat(tds: Any, dim: int) -> Any:
-    """A new collection of the type of the first of ``tds``, joined along ``dim``.
+    """Concatenate ``tds`` along ``dim`` into a new tensordict of the type of the first.
 
     ``dim`` counts from 0 and is a batch dim.
 
     Raises:
-        KeyError: they do not have the same keys.
+        KeyError: the keys differ.
         RuntimeError: shapes differ in another dim than ``dim``.
     """
     first = tds[0]
@@ -205,7 +205,7 @@ def cat(tds: Any, dim: int) -> Any:
             device = None
     size = batch_size
     if dim < len(batch_size):
-        # One that was given fewer dims than its parent keeps them: leaves are joined.
+        # Without this dim in its batch size, a nested tensordict keeps it: leaves join.
         size = torch.Size([*batch_size[:dim], length, *batch_size[dim + 1 :]])
     if len(columns) == len(all_entries):
         groups: Any = zip(*columns, strict=True)
@@ -244,7 +244,7 @@ def _cat_keys(position: int, other: dict[str, Any], first: dict[str, Any]) -> Ke
 
 def _check_cat(first: torch.Size, own: torch.Size, dim: int, position: int) -> None:
     if len(own) != len(first):
-        # A nested tensordict may be deeper in one than in another: leaves decide.
+        # Nested tensordicts may have different numbers of dims: the leaves decide.
         if dim < len(own):
             return
         msg = (

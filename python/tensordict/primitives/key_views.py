@@ -1,4 +1,4 @@
-"""The view of keys that ``td.keys()`` gives."""
+"""The view of keys that ``td.keys()`` returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensordict.primitives.nested_key import unravel_key_to_tuple
 
 
 class _StringKeys(KeysView[str]):
-    """The view that ``td.keys()`` gives where a program is compiled."""
+    """The view that ``td.keys()`` returns in a compiled program."""
 
     __slots__ = ()
 
@@ -41,5 +41,5 @@ _StringKeys.__module__ = "tensordict.utils"
 
 
 def string_keys(entries: object) -> Any:
-    """The keys of a dictionary of entries, as a live view."""
+    """Return the keys of a dictionary of entries as a live view."""
     return _StringKeys(entries)

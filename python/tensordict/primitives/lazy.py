@@ -1,4 +1,4 @@
-"""Ask all members of a lazy stack at once, and build stacks from their entries."""
+"""Operations on all members of a lazy stack, and stacks of their entries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def member_values(members: list[Any], path: tuple[str, ...]) -> list[Any] | None:
-    """The entries of all members at ``path``; None where one has none there."""
+    """Return the entries of all members at ``path``; None if a member lacks it."""
     out = []
     for member in members:
         value = member
@@ -45,10 +45,10 @@ def member_values(members: list[Any], path: tuple[str, ...]) -> list[Any] | None
 def stacked_values(
     members: list[Any], path: tuple[str, ...], dim: int
 ) -> torch.Tensor | None:
-    """The leaves of all members at ``path`` in one tensor, stacked along ``dim``.
+    """Stack the leaves of all members at ``path`` along ``dim`` to one tensor.
 
-    None where that takes more than ``torch.stack``: a member has none there, or a
-    collection, or a special entry, or they do not fit.
+    Return None if that needs more than ``torch.stack``: a member lacks the entry, or
+    has a tensordict or a special entry there, or shapes differ.
     """
     values = member_values(members, path)
     return None if values is None else _stacked_leaves(values, dim)
@@ -67,7 +67,7 @@ def _stacked_leaves(values: list[Any], dim: int) -> torch.Tensor | None:
 
 
 def common_keys(members: list[Any]) -> list[str]:
-    """The direct keys that all members have, in the order of the first."""
+    """Return the direct keys that all members have, in the order of the first."""
     if not members:
         return []
     keys = list(members[0]._held_keys())
@@ -78,7 +78,7 @@ def common_keys(members: list[Any]) -> list[str]:
 
 
 def members_with_more(members: list[Any], num_common: int) -> list[int]:
-    """The positions of the members that have direct keys that not all have."""
+    """Return the positions of members with direct keys that other members lack."""
     return [
         position
         for position, member in enumerate(members)
@@ -87,9 +87,9 @@ def members_with_more(members: list[Any], num_common: int) -> list[int]:
 
 
 def first_misfit(members: list[Any]) -> int | None:
-    """The position of the first member that is no collection, or on another device.
+    """Return the position of the first member that is no tensordict or does not fit.
 
-    Devices are compared with that of the first member.
+    A member does not fit if its device is not that of the first member.
     """
     device: Any = None
     for position, member in enumerate(members):
@@ -103,10 +103,10 @@ def first_misfit(members: list[Any]) -> int | None:
 
 
 def stacked_members(members: list[Any], dim: int, cls: type) -> Any:
-    """A dense collection of the entries that all members have, stacked along ``dim``.
+    """Stack the entries that all members have along ``dim`` to a dense tensordict.
 
-    None where that takes more than stacking tensors: members that are not dense or have
-    names, entries that differ in kind or shape.
+    Return None if that needs more than stacking tensors: members that are not dense or
+    have names, or entries that differ in kind or shape.
     """
     if not members:
         return None
@@ -134,9 +134,9 @@ def stacked_members(members: list[Any], dim: int, cls: type) -> Any:
 
 
 def merged_size(members: list[Any], dim: int) -> torch.Size | None:
-    """The batch size of the stack of ``members`` along ``dim``, -1 where theirs differ.
+    """Return the batch size of the stack of ``members``, with -1 where they differ.
 
-    None where those have not the same number of dims, or there is no such dim.
+    Return None if the numbers of dims differ, or ``dim`` is out of range.
     """
     if not members:
         return None
@@ -163,7 +163,7 @@ def merged_size(members: list[Any], dim: int) -> torch.Size | None:
 def member_leaves(members: list[Any], out: list[Any]) -> None:
     """Append every leaf of every member to ``out``, one member after the other."""
     for member in members:
-        # Plain members need no function that the compiler would enter for each.
+        # For plain members, the compiler need not enter a function for each.
         held = member._tensordict.copy() if member._is_dense else None
         if held is None or special_keys(held, True):
             leaves(member, out)
@@ -172,9 +172,9 @@ def member_leaves(members: list[Any], out: list[Any]) -> None:
 
 
 def rebuilt_members(members: list[Any], values: Sequence[Any], cls: type) -> list[Any]:
-    """The members rebuilt with the leaves that ``values`` yields, as :func:`rebuild` does.
+    """Rebuild the members with new leaves from ``values``, as :func:`rebuild` does.
 
-    With ``cls`` as :func:`rebuild_as` does.
+    With ``cls``, as :func:`rebuild_as` does.
     """
     iterator = iter(values)
     if cls is None:
@@ -192,26 +192,26 @@ def map_members(
     k: int,
     lock: bool = False,
 ) -> list[Any]:
-    """:func:`map_leaves` of each member."""
+    """Call :func:`map_leaves` for each member."""
     return [
         map_leaves(member, op, args, prefix, names, tail, lock, k) for member in members
     ]
 
 
 def cloned_members(members: list[Any]) -> list[Any]:
-    """:func:`clone_structure` of each member."""
+    """Call :func:`clone_structure` for each member."""
     return [clone_structure(member) for member in members]
 
 
 def drop_empty_of_members(members: list[Any]) -> None:
-    """Take the tensordicts that hold nothing out of each of the members, which are new."""
+    """Drop nested tensordicts without entries from each of the new members."""
     for member in members:
-        # A nested tensordict is not copied, as above.
+        # Skip members that have only plain tensors.
         if not member._is_dense or special_keys(member._tensordict.copy()):
             _drop_empty(member)
 
 
-# The primitives; the other functions are of Python alone.
+# The primitives. The other functions exist in Python only.
 __all__ = [
     "cloned_members",
     "common_keys",

@@ -1,4 +1,4 @@
-"""The loops over the leaves of a collection, which the compiler need not interpret."""
+"""Loops over leaves that the compiler need not interpret."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def on_plain(
     tail: int,
     k: int,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Call ``op`` on each plain tensor of ``held``, and list the keys of the others.
+    """Call ``op`` on each plain tensor of ``held``, and list the other keys.
 
-    ``op``, ``args``, ``tail`` and ``k`` are those of
-    :func:`tensordict.primitives.map_leaves.map_leaves`. Nested tensors and what takes part in
-    torch's functions are others: None stands in their places. An entry may also be a
-    tuple of tensors, with which ``op`` is called as a whole.
+    ``op``, ``args``, ``tail`` and ``k`` are the arguments of
+    :func:`tensordict.primitives.map_leaves.map_leaves`. Nested tensors, and values that
+    take part in torch's functions, are not plain: the result has None in their places.
+    An entry may also be a tuple of tensors, with which ``op`` is called as a whole.
     """
     found: dict[str, Any] = {}
     others: list[str] = []
@@ -41,10 +41,10 @@ def on_plain(
 
 
 def special_keys(held: dict[str, Any], is_used: bool = False) -> list[str]:  # noqa: ARG001
-    """The keys of what takes part in torch's functions: all that is no plain tensor.
+    """Return the keys of values that take part in torch's functions: no plain tensors.
 
-    ``held`` is a dictionary of the caller's own. With ``is_used`` the compiler makes
-    inputs of the graph of all tensors, as it would have to afterwards.
+    ``held`` must be the caller's own dictionary. With ``is_used``, the compiler makes
+    graph inputs of all tensors at once, as it would have to later.
     """
     values = [*held.values()]
     if not any_special(*values):
@@ -53,7 +53,7 @@ def special_keys(held: dict[str, Any], is_used: bool = False) -> list[str]:  # n
 
 
 def picked(held: dict[str, Any], keys: tuple[Any, ...]) -> dict[str, Any] | None:
-    """The entries of ``held`` at ``keys``, in that order; None where one is not there."""
+    """Return the entries of ``held`` at ``keys``, in order; None if one is missing."""
     found: dict[str, Any] = {}
     for key in keys:
         if key.__class__ is not str or key not in held:
@@ -63,7 +63,7 @@ def picked(held: dict[str, Any], keys: tuple[Any, ...]) -> dict[str, Any] | None
 
 
 def all_begin_with(held: dict[str, Any], size: torch.Size) -> bool:
-    """Return whether all entries are plain tensors whose first dims are ``size``."""
+    """Return whether all entries are plain tensors whose shapes start with ``size``."""
     for value in held.values():
         if (
             value.__class__ is not torch.Tensor

@@ -1,8 +1,8 @@
-"""Native primitives that are left out for measuring: ``TENSORDICT_NATIVE=-keys,-state``.
+"""Turning native primitives off for measurements: ``TENSORDICT_NATIVE=-keys,-lock``.
 
-Their twins in Python take their places in ``tensordict._rust`` before anything else imports
-them. What the native code calls by itself stays native. ``python -m benches.native`` asks in
-this way what each primitive gains; ``docs/dev/native.md`` has the answers.
+Their Python twins replace them in ``tensordict._rust`` before any other module imports
+them. Calls inside the native code stay native. ``python -m benches.native`` measures in
+this way what each primitive gains; ``docs/dev/native.md`` has the results.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["leave_out"]
 
 
 def leave_out(setting: str, stems: Iterable[str]) -> None:
-    """Put the twins of native primitives in their places.
+    """Replace native primitives by their Python twins.
 
     Args:
-        setting: stems such as ``keys``, or single functions such as ``flatten_keys``, each
-            with a minus before it, and commas between them.
+        setting: names of files such as ``keys``, or of functions such as
+            ``flatten_keys``, each with a minus before it, separated by commas.
         stems: the files that exist in Rust and in Python.
 
     Raises:
-        ValueError: a name has no minus before it, or is that of no primitive.
+        ValueError: a name has no minus before it, or no primitive has this name.
     """
     modules = [
         importlib.import_module(f"tensordict.primitives.{stem}") for stem in stems
@@ -44,8 +44,8 @@ def leave_out(setting: str, stems: Iterable[str]) -> None:
             close = difflib.get_close_matches(name, [*twins, *every]) or list(twins)
             known = ", ".join(f"-{each}" for each in close)
             raise ValueError(
-                f"TENSORDICT_NATIVE names the native primitives that are left out, each"
-                f" with a minus, and has {asked!r}; such as: {known}"
+                "TENSORDICT_NATIVE lists the native primitives to turn off, each with a"
+                f" minus before it, and contains {asked!r}. Valid names: {known}."
             )
         left_out |= twins[name] if name in twins else {name: every[name]}
     for name, twin in left_out.items():
@@ -53,7 +53,7 @@ def leave_out(setting: str, stems: Iterable[str]) -> None:
 
 
 def _twins_of(module: Any) -> dict[str, Any]:
-    """Return the public functions of a module that have a native namesake."""
+    """Return the public functions of a module that have a native form."""
     return {
         name: twin
         for name, twin in vars(module).items()

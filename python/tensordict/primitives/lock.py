@@ -1,4 +1,4 @@
-"""Lock and unlock a tree of collections."""
+"""Locking and unlocking of a tensordict with all nested ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensordict.primitives.protocol import CollectionProtocol
 
 
 def lock_tree(td: Any, parents: tuple[Any, ...] = ()) -> None:
-    """Lock ``td`` and all that it holds; each nested one knows all its parents weakly."""
+    """Lock ``td`` and all nested tensordicts, with weak references to the parents."""
     if not td._is_dense:
         td._lock_tree(parents)
         return
@@ -31,21 +31,22 @@ def lock_tree(td: Any, parents: tuple[Any, ...] = ()) -> None:
 
 
 LOCK_STATE = ("_is_locked", "_lock_parents_weakrefs", "_is_shared", "_is_memmap")
-"""The attributes that an unlocked collection does not have in its instance
-dictionary."""
+"""The attributes that the instance dictionary of an unlocked tensordict does not
+have."""
 
 
 def unlock_tree(td: CollectionProtocol) -> None:
-    """Unlock ``td`` and all that it holds, or nothing.
+    """Unlock ``td`` and all nested tensordicts, or none of them.
 
     Raises:
-        RuntimeError: one of them is part of another locked collection that is alive.
+        RuntimeError: one of them belongs to another locked tensordict that still
+            exists.
     """
     members = containers(td)
     for member in members:
         for ref in member._lock_parents_weakrefs:
             parent = ref()
-            # No identity is asked for: the compiler would guard it.
+            # No `id`: the compiler would guard it.
             is_outside = not any([parent is each for each in members])
             if parent is not None and is_outside and parent.is_locked:
                 raise graph_error(member, parent)
@@ -57,7 +58,7 @@ def unlock_tree(td: CollectionProtocol) -> None:
 
 
 def _forget_lock(td: CollectionProtocol) -> None:
-    """Take what only a locked collection has out of its instance dictionary."""
+    """Remove the attributes of a locked tensordict from its instance dictionary."""
     state = td.__dict__
     for name in LOCK_STATE:
         if name in state:
@@ -65,7 +66,7 @@ def _forget_lock(td: CollectionProtocol) -> None:
 
 
 def keep_storage(td: CollectionProtocol, result: CollectionProtocol) -> None:
-    """Note on views of mapped or shared memory that they are that; lock them."""
+    """Mark a result over mapped or shared memory as such, and lock it."""
     for collection in containers(result):
         if td._is_memmap:
             collection._is_memmap = True

@@ -1,4 +1,4 @@
-"""Call a torch function on each leaf and build the result."""
+"""Calls of a torch function on each leaf."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ def map_leaves(
     lock: bool = False,
     k: int = -1,
 ) -> Any:
-    """A collection of the same structure with ``op`` called on every leaf.
+    """Return a tensordict of the same structure with ``op`` called on every leaf.
 
     ``op`` is the name of a method of the leaves, called as ``leaf.op(*args)``, or a
-    callable, called as ``op(leaf, *args)``. With ``tail`` 1 the first argument is a
-    shape to which the leaf's dims from ``k`` on are appended, with ``tail`` 2 a
-    permutation to which the dim numbers from ``k`` on are, with ``tail`` 3 one to which
-    a 1 is for each of those.
+    callable, called as ``op(leaf, *args)``. ``tail`` extends the first argument for
+    each
+    leaf: with 1 it is a shape, and the leaf's dims from ``k`` on are appended; with 2 a
+    permutation, and the dim numbers from ``k`` on are appended; with 3 a 1 is appended
+    for each of these dims.
 
     ``prefix`` is the root's new batch size (None: all keep theirs). ``names`` is True
-    (all keep theirs), None (nobody has any), a list (the root's new ones; nested ones
-    append theirs from dim ``k`` on), or a tuple that gives for each dim of ``prefix``
-    the old dim whose name it takes, -1 for none: every collection applies it to its own
-    names. With ``lock`` the result of a locked collection is locked;
-    where there is a ``prefix``, so is that of a nested one which is locked on its own.
+    (all keep theirs), None (all lose theirs), a list (the root's new names; nested
+    tensordicts append theirs from dim ``k`` on), or a tuple with the old dim for each
+    dim of ``prefix`` whose name it takes (-1: none), applied by every tensordict to its
+    own names. With ``lock``, the result of a locked tensordict is locked; if ``prefix``
+    is passed, so is the result of a nested tensordict that is locked by itself.
     """
     if not td._is_dense:
         return td._map_leaves(op, args, prefix, names, tail, lock, k)
@@ -68,8 +69,8 @@ def map_leaves(
                 entries[key] = map_leaves(value, *below)
             else:
                 entries[key] = _map_unusual(value, size, *below)
-    # Without names before, there are some only if a list gives them, and nothing but a
-    # list is equal to a list of names.
+    # Without old names, only a list gives names. Comparing with a list finds out
+    # whether `names` is one.
     if old_names is not None or (
         names is not True and names is not None and names == [*names]
     ):
@@ -91,6 +92,6 @@ def _map_unusual(
     lock: bool,  # noqa: ARG001
     k: int,
 ) -> Any:
-    """:func:`map_leaves` of a leaf that is no plain tensor."""
+    """Do :func:`map_leaves` on a leaf that is no plain tensor."""
     args = with_tail(value, args, tail, k)
     return mapped(value, op, args, None if prefix is None else size)

@@ -1,4 +1,4 @@
-"""Describe a tensor that is not there: an entry of a stack that is not stacked."""
+"""Metadata of a tensor without values: an entry of a lazy stack, not yet stacked."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["MetaTensor", "merged_shape"]
 
 
 def merged_shape(shapes: list[torch.Size], dim: int | None) -> torch.Size:
-    """The shape of a stack along ``dim``: -1 where those of the members differ.
+    """Return the shape of a stack along ``dim``, with -1 where the members differ.
 
-    Shapes of different lengths have no dims in common but the number of members. With
-    ``dim`` None the shapes are merged, and no dim is added.
+    Shapes of different lengths give ``[-1]``. If ``dim`` is None, the shapes are merged
+    and no dim is added.
     """
     first = shapes[0]
     merged: list[int] = list(first)
@@ -35,13 +35,13 @@ def merged_shape(shapes: list[torch.Size], dim: int | None) -> torch.Size:
 class MetaTensor:
     """The shape, dtype and device of a tensor, without its values.
 
-    A dim in which the members of a stack differ is -1.
+    A dim in which the members of a lazy stack differ is -1.
 
     Args:
-        shape: the shape, or a tensor whose metadata is taken.
-        device: where it is.
-        dtype: its dtype.
-        requires_grad: whether gradients are wanted.
+        shape: the shape, or a tensor whose metadata is copied.
+        device: the device.
+        dtype: the dtype.
+        requires_grad: whether the tensor requires grad.
 
     Examples:
         >>> MetaTensor(torch.zeros(2, 3))
@@ -83,7 +83,7 @@ class MetaTensor:
 
     @classmethod
     def _of_stack(cls, values: list[Any], dim: int) -> MetaTensor:
-        """Describe the stack of ``values``, tensors or metadata of some."""
+        """Make the metadata of the stack of ``values``, tensors or metadata."""
         meta = cls(values[0])
         for value in values:
             if value.dtype != meta.dtype:
@@ -98,15 +98,15 @@ class MetaTensor:
         return len(self.shape)
 
     def dim(self) -> int:
-        """The number of dims."""
+        """Return the number of dims."""
         return len(self.shape)
 
     def numel(self) -> int:
-        """The number of elements, at least 1 for a shape without dims."""
+        """Return the number of elements, at least 1 for a shape without dims."""
         return self.shape.numel()
 
     def is_shared(self) -> bool:
-        """Return whether the tensor lies in shared memory: what is stacked does not."""
+        """Return False: a tensor that is not yet stacked is not in shared memory."""
         return False
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ MSG_KEY = "key should be a Sequence<NestedKey>"
 
 
 def unravel_key_to_tuple(key: object) -> tuple[str, ...]:
-    """Flatten a nested key into a tuple of strings; an empty tuple where it is no key."""
+    """Flatten a nested key to a tuple of strings; an empty tuple if it is no key."""
     if isinstance(key, str):
         return (key,)
     if not isinstance(key, tuple):
@@ -21,9 +21,9 @@ def unravel_key_to_tuple(key: object) -> tuple[str, ...]:
 
 
 def unravel_key(key: object) -> str | tuple[str, ...]:
-    """The simplest form of a nested key: a string, or a tuple of two or more.
+    """Return the simplest form of a nested key: a string, or a tuple of two or more.
 
-    A tuple that is no nested key gives an empty one, as in tensordict 0.15.
+    A tuple that is no nested key gives an empty tuple, as in tensordict 0.15.
 
     Raises:
         RuntimeError: the key is neither a string nor a tuple.
@@ -35,7 +35,7 @@ def unravel_key(key: object) -> str | tuple[str, ...]:
 
 
 def unravel_key_list(keys: object) -> list[str | tuple[str, ...]]:
-    """:func:`unravel_key` of each key of a list or tuple, all of which are nested keys."""
+    """Call :func:`unravel_key` on each key of a list or tuple of nested keys."""
     if not isinstance(keys, (list, tuple)):
         msg = (
             "unravel_key_list(): incompatible function arguments. Expected a list or a "

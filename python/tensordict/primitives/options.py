@@ -1,20 +1,20 @@
-"""Settings of the process: from the environment, as context managers, or by a call.
+"""Settings of the process: environment variables, context managers and functions.
 
-=============================  ==========================================================
-``LIST_TO_STACK``              whether a list becomes a stack of entries (default: yes)
-``LAZY_LEGACY_OP``             whether shape operations and stacks are lazy (default: no)
-``CAPTURE_NONTENSOR_STACK``    whether equal non-tensor values stack to one (default: no)
-``TD_GET_DEFAULTS_TO_NONE``    whether ``get`` of a missing key is None (default: yes)
-``TD_CHECK_INVARIANTS``        whether collections made without checks are checked
+=============================  =========================================================
+``LIST_TO_STACK``              a list becomes a stack of entries (default: yes)
+``LAZY_LEGACY_OP``             shape operations and stacks are lazy (default: no)
+``CAPTURE_NONTENSOR_STACK``    equal non-tensor data stacks to one value (default: no)
+``TD_GET_DEFAULTS_TO_NONE``    ``get`` of a missing key returns None (default: yes)
+``TD_CHECK_INVARIANTS``        check tensordicts that are made without checks
 ``TD_LOGGING_LEVEL``           the level of the package's logger (default: INFO)
-=============================  ==========================================================
+=============================  =========================================================
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
-# The base of torch's own context managers that are decorators too.
+# Torch's base class of context managers that are also decorators.
 from torch.utils._contextlib import _DecoratorContextManager
 
 from tensordict.primitives.deprecation import (
@@ -57,7 +57,7 @@ if _lazy_legacy:
 
 
 class _Mode(_DecoratorContextManager):
-    """A setting that holds in a ``with`` block, in a decorated function, or for good."""
+    """A setting for a ``with`` statement, a decorated function, or permanently."""
 
     _variable: ClassVar[str]
 
@@ -66,7 +66,7 @@ class _Mode(_DecoratorContextManager):
         self.mode = mode
 
     def clone(self) -> Self:
-        """Another one of the same mode, as the decorator needs one per call."""
+        """Return a new object with the same mode for a call of a decorated function."""
         return _remade(self)
 
     def __enter__(self) -> Self:  # type: ignore[override]
@@ -78,12 +78,12 @@ class _Mode(_DecoratorContextManager):
         globals()[self._variable] = self._before
 
     def set(self) -> None:
-        """Make the mode hold from now on."""
+        """Set the mode permanently."""
         globals()[self._variable] = self.mode
 
 
 def _remade(mode: Any) -> Any:
-    """A copy that does not warn again."""
+    """Return a copy without warning again."""
     cls: Any = type(mode)
     made = cls.__new__(cls)
     made.mode = mode.mode
@@ -91,9 +91,9 @@ def _remade(mode: Any) -> Any:
 
 
 class set_list_to_stack(_Mode):  # noqa: N801 - a public name
-    """True if a list that is set as an entry becomes a stack of its items.
+    """A setting: True if a list that is set as an entry becomes a stack of its items.
 
-    A context manager, a decorator, and with :meth:`set` a setting for good.
+    Use it as a context manager, as a decorator, or permanently with :meth:`set`.
 
     Examples:
         >>> with set_list_to_stack(True):
@@ -110,9 +110,9 @@ class set_list_to_stack(_Mode):  # noqa: N801 - a public name
 
 
 class set_lazy_legacy(_Mode):  # noqa: N801 - a public name
-    """True if shape operations and :func:`torch.stack` give lazy views and stacks.
+    """A setting: True if shape operations and :func:`torch.stack` are lazy.
 
-    A context manager, a decorator, and with :meth:`set` a setting for good.
+    Use it as a context manager, as a decorator, or permanently with :meth:`set`.
 
     Examples:
         >>> with set_lazy_legacy(False):
@@ -129,9 +129,9 @@ class set_lazy_legacy(_Mode):  # noqa: N801 - a public name
 
 
 class set_capture_non_tensor_stack(_Mode):  # noqa: N801 - a public name
-    """True if stacking equal non-tensor values gives one value instead of a stack.
+    """A setting: True if stacking equal non-tensor data gives one value, not a stack.
 
-    A context manager, a decorator, and with :meth:`set` a setting for good.
+    Use it as a context manager, as a decorator, or permanently with :meth:`set`.
 
     Examples:
         >>> with set_capture_non_tensor_stack(False):
@@ -151,7 +151,7 @@ def list_to_stack(allow_none: bool = False) -> bool | None:
     """Return whether a list that is set as an entry becomes a stack of its items.
 
     Args:
-        allow_none: whether the answer is None where nothing was set.
+        allow_none: return None if the setting was never set.
 
     Examples:
         >>> list_to_stack()
@@ -166,7 +166,7 @@ def lazy_legacy(allow_none: bool = False) -> bool | None:
     """Return whether shape operations and stacks are lazy.
 
     Args:
-        allow_none: whether the answer is None where nothing was set.
+        allow_none: return None if the setting was never set.
 
     Examples:
         >>> lazy_legacy()
@@ -178,10 +178,10 @@ def lazy_legacy(allow_none: bool = False) -> bool | None:
 
 
 def capture_non_tensor_stack(allow_none: bool = False) -> bool | None:
-    """Return whether stacking equal non-tensor values gives one value.
+    """Return whether stacking equal non-tensor data gives one value.
 
     Args:
-        allow_none: whether the answer is None where nothing was set.
+        allow_none: return None if the setting was never set.
 
     Examples:
         >>> capture_non_tensor_stack()

@@ -1,7 +1,7 @@
-"""Find the class that a directory was saved from.
+"""Lookup of the class that a directory was saved from.
 
-Metadata names classes as text. A name is only ever compared with classes that are
-there: nothing is imported by a name from a file.
+Metadata names classes as strings. A name is only compared with existing classes:
+nothing is imported by a name from a file.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ __all__ = [
 ]
 
 _CLASSES: dict[str, type] = {}
-"""Classes by the texts that files name them with: ``_class`` and ``_type``."""
+"""Classes by the strings that name them in files: ``_class`` and ``_type``."""
 
 _ROOTS: list[type] = []
-"""Classes whose subclasses, which have layouts of their own, are found by their names."""
+"""Classes whose subclasses have their own layouts and are found by their names."""
 
 _DENSE_TEXTS: list[str] = []
-"""The texts of the classes whose directories have the layout with a batch size."""
+"""The names of the classes whose directories have the layout with a batch size."""
 
 
 def type_text(cls: type) -> str:
-    """The text of a class that every version writes: ``_type``."""
+    """Return the name of a class that every version writes: ``_type``."""
     return f"<class '{cls.__module__}.{cls.__qualname__}'>"
 
 
 def class_text(cls: type) -> str:
-    """The text of a class that version 1 writes: ``_class``."""
+    """Return the name of a class that version 1 writes: ``_class``."""
     public: str | None = cls.__dict__.get("_public_class_text")
     return public or f"{cls.__module__}:{cls.__qualname__}"
 
@@ -45,8 +45,8 @@ def register_class(cls: type, public_module: str, *aliases: str, dense: bool) ->
 
     Args:
         cls: the class.
-        public_module: the module that ``_class`` names.
-        *aliases: further texts that mean the class in older files.
+        public_module: the module in ``_class``.
+        *aliases: further names of the class in older files.
         dense: whether its directories have the layout with a batch size.
     """
     cls._public_class_text = f"{public_module}:{cls.__qualname__}"  # type: ignore[attr-defined]
@@ -57,22 +57,22 @@ def register_class(cls: type, public_module: str, *aliases: str, dense: bool) ->
 
 
 def register_family(root: type) -> None:
-    """Make all subclasses of ``root`` known to the loader, those to come as well."""
+    """Make all subclasses of ``root``, present and future, known to the loader."""
     _ROOTS.append(root)
 
 
 def dense_root() -> type:
-    """The class of dense collections: the head of the family that programs subclass."""
+    """Return the dense class, from which programs derive subclasses."""
     return _CLASSES[_DENSE_TEXTS[0]]
 
 
 def is_dense_class(cls: type) -> bool:
-    """Return whether a class is that of dense collections or derives from it."""
+    """Return whether a class is the dense class or a subclass of it."""
     return issubclass(cls, dense_root())
 
 
 def known_texts() -> list[str]:
-    """The texts of all classes of the layout with a batch size."""
+    """Return the names of all classes of the layout with a batch size."""
     texts = list(_DENSE_TEXTS)
     for cls in _family(dense_root()):
         texts += (class_text(cls), type_text(cls))
@@ -85,13 +85,13 @@ def find_class(
     type_name: str | None,
     directory: object,
 ) -> Any:
-    """The class that a directory was saved from.
+    """Return the class that a directory was saved from.
 
-    A program saves classes of its own as ``__main__.Data``, and of functions, too. Where
-    they live in a module that others import, a load by the class itself reads them.
+    A program saves its own classes as ``__main__.Data``, also classes in functions. If
+    the class has moved to an importable module, a load by the class itself reads it.
 
     Raises:
-        RuntimeError: there is no class of that name here.
+        RuntimeError: no class has this name.
     """
     for text in (class_name, type_name):
         if text in _CLASSES:
@@ -102,7 +102,7 @@ def find_class(
         for cls in _family(root):
             if class_name == class_text(cls) or type_name == type_text(cls):
                 return cls
-    # ``MetaData[int]``, which this process may not have made, is a ``MetaData``.
+    # ``MetaData[int]`` may not exist in this process, but is a ``MetaData``.
     plain = (type_name or "").partition("[")[0] + "'>"
     if plain in _CLASSES:
         return _CLASSES[plain]
@@ -125,7 +125,7 @@ def _has_moved(cls: type, shown: str) -> bool:
 
 
 def _family(root: type) -> list[type]:
-    """The subclasses that a program has made, at any distance."""
+    """Return all direct and indirect subclasses."""
     found: list[type] = []
     waiting: list[type] = list(root.__subclasses__())
     while waiting:

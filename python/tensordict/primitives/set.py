@@ -1,4 +1,4 @@
-"""Validate a value and store it as an entry."""
+"""Validation and storing of a value as an entry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MSG_SCALAR = (
 
 
 def check_batch(td: CollectionProtocol, key: object, value: torch.Tensor) -> None:
-    """Raise where a tensor does not have the batch size as its leading dims."""
+    """Raise an error if a tensor does not have the batch size as its leading dims."""
     batch_size = td.batch_size
     if batch_size and not fits(value, batch_size):
         shape: Any = leading_shape(value)
@@ -34,11 +34,11 @@ def check_batch(td: CollectionProtocol, key: object, value: torch.Tensor) -> Non
 
 
 def validate(td: Any, key: str, value: Any, non_blocking: bool = False) -> Any:
-    """The form of ``value`` that may be stored in ``td``, or an error.
+    """Return ``value`` in the form to store in ``td``, or raise an error.
 
-    Tensors must have the batch size as their leading dims and are moved to the
-    device. What is neither a tensor nor a collection is converted by
-    ``td._convert_value``, nested tensordicts are fitted by ``td._fit_collection``.
+    A tensor must have the batch size as its leading dims; it is moved to the device.
+    ``td._fit_collection`` fits a tensordict. ``td._convert_value`` converts any other
+    value.
     """
     if not isinstance(value, torch.Tensor):
         if isinstance(value, CollectionProtocol):
@@ -71,11 +71,11 @@ def set_entry(
     validated: bool = False,
     ignore_lock: bool = False,
 ) -> None:
-    """Store ``value`` at a nested key, making the tensordicts on the way.
+    """Store ``value`` at a nested key. Missing levels are created.
 
-    ``inplace`` true writes into the entry where there is one and stores the value
-    otherwise; None is the same, but refuses a missing entry (``set_``). A locked
-    collection takes only writes into entries that it has.
+    ``inplace=True`` writes into an existing entry, and stores the value if there is
+    none; None does the same, but a missing entry is an error (``set_``). A locked
+    tensordict only allows writes into existing entries.
     """
     if key.__class__ is str:
         if inplace is False and td._is_dense:

@@ -1,4 +1,4 @@
-"""Parameters that are written down once, for a method and for the function of its name."""
+"""One signature for a method and for the function of the same name."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ R = TypeVar("R")
 def with_parameters_of(
     other: Callable[P, object],
 ) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Return a decorator: a function that forwards what it is given has these parameters.
+    """Return a decorator that gives a forwarding function the parameters of ``other``.
 
-    Type checkers and :func:`inspect.signature` show them, with the result of the function
-    itself.
+    Type checkers and :func:`inspect.signature` show these parameters, with the
+    function's own return type.
 
     Args:
-        other: what the function calls, such as a method of a class.
+        other: the callable that the function calls, such as a method of a class.
 
     Examples:
         >>> def power(base: float, exponent: int = 2) -> float:

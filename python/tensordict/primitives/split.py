@@ -1,4 +1,4 @@
-"""Split each leaf into several and build a collection of each part."""
+"""Splitting of each leaf into parts, and a tensordict of each part."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def split_leaves(
     lock: bool = False,
     k: int = -1,
 ) -> list[Any]:
-    """Call an ``op`` that gives a sequence on each leaf: one collection for each item.
+    """Call an ``op`` that returns a sequence on each leaf; return tensordicts.
 
-    ``prefixes`` has the batch size of each item; its length is the number of items.
+    ``prefixes`` has the batch size of each part; its length is the number of parts.
     """
     if not td._is_dense:
         return td._split_leaves(op, args, prefixes, names, lock, k)
@@ -60,7 +60,7 @@ def split_leaves(
     results = []
     for size, row in zip(sizes, rows, strict=True):
         entries: dict[str, Any] = {}
-        # The cheapest way to fill a dictionary, to compile.
+        # The cheapest way to fill a dictionary in compiled code.
         entries.update(zip(columns, row, strict=False))
         new_names = _spliced_names(old_names, names, k, size) if is_named else None
         results.append(new(td.__class__, entries, size, device, new_names))

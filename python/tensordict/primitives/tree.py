@@ -1,4 +1,4 @@
-"""Walk a tree of collections: list its leaves, rebuild it from others, ask what it holds."""
+"""Walks over nested tensordicts: listing of leaves, rebuilding, tests of content."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def new(
     device: torch.device | None,
     names: list[str | None] | None,
 ) -> Any:
-    """A dense collection of type ``cls`` around ``entries``, unchecked, not copied."""
+    """Make a dense tensordict of type ``cls`` around ``entries``, without a check."""
     td = object.__new__(cls)
-    # Compiled code sets each attribute by a call of a function, but this by none. See
-    # `construction` for the rule that stands for it there.
+    # Compiled code sets each attribute by a function call, but `__dict__` without one.
+    # The compiler's rule for this assignment is in `construction`.
     td.__dict__ = {
         "_tensordict": entries,
         "_batch_size": batch_size,
@@ -37,7 +37,7 @@ def new(
 
 
 def leaves(td: CollectionProtocol, out: list[Any] | None = None) -> list[Any]:
-    """Every leaf, depth first, in key order."""
+    """Return every leaf, depth first, in key order."""
     if out is None:
         out = []
     if not td._is_dense:
@@ -57,7 +57,7 @@ def leaves(td: CollectionProtocol, out: list[Any] | None = None) -> list[Any]:
 
 
 def is_empty(td: CollectionProtocol) -> bool:
-    """Return whether there is no leaf, here or in what is nested."""
+    """Return whether there is no leaf, nested tensordicts included."""
     entries = td._tensordict if td._is_dense else td._entries()
     for value in entries.values():
         if not isinstance(value, CollectionProtocol):
@@ -69,7 +69,7 @@ def is_empty(td: CollectionProtocol) -> bool:
 
 
 def is_filled(td: CollectionProtocol) -> bool:
-    """Return whether every collection, nested or not, is dense and has entries."""
+    """Return whether every tensordict, also nested, is dense and has entries."""
     return all([each._is_dense and each._tensordict for each in containers(td)])
 
 
@@ -81,7 +81,7 @@ def on_host(leaves: list[Any]) -> bool:
 def truth(td: CollectionProtocol, op: str) -> bool:
     """Return whether all leaves, or any (``op``), are true by their method ``op``.
 
-    All leaves are asked, and the answer is read once: the compiler knows it only then.
+    All results are combined, and the value is read once: it ends a compiled graph.
     """
     answer: Any = None
     both = "logical_or" if op == "any" else "logical_and"
@@ -98,11 +98,11 @@ def rebuild(
     lock: bool = False,
     drop_empty: bool = False,
 ) -> Any:
-    """A collection of the structure of ``td`` with the leaves that ``values`` yields.
+    """Return a tensordict of the structure of ``td`` with the leaves ``values``.
 
     ``values`` is a list in the order of :func:`leaves`. ``names`` True keeps the names,
-    None drops them. With ``lock`` the result of a locked collection is locked, with
-    ``drop_empty`` it is without the nested tensordicts that hold nothing.
+    None drops them. With ``lock``, the result of a locked tensordict is locked. With
+    ``drop_empty``, nested tensordicts without entries are dropped.
     """
     result = _rebuild(td, iter(values), names)
     if drop_empty:
@@ -116,7 +116,7 @@ def rebuild(
 
 
 def _drop_empty(td: CollectionProtocol) -> None:
-    """Take the nested tensordicts that hold nothing out of a result just made."""
+    """Drop nested tensordicts without entries from a new result."""
     if not td._is_dense:
         td._drop_empty()
         return
@@ -144,7 +144,7 @@ def _rebuild(td: CollectionProtocol, iterator: Any, names: object) -> Any:
     else:
         entries.update(zip(held, iterator, strict=False))
         if len(entries) < len(held):
-            next(iterator)  # raises, as there is no more
+            next(iterator)  # raises StopIteration: there are too few values
     old_names = td._td_dim_names
     if old_names is not None:
         old_names = list(old_names) if names is True else None
@@ -196,13 +196,13 @@ def _align_entries(
 
 
 def data(td: CollectionProtocol) -> Any:
-    """A collection of ``leaf.data`` for each leaf, with names and the lock."""
+    """Return a tensordict of ``leaf.data`` for each leaf, with names and the lock."""
     values = [leaf.data for leaf in leaves(td)]
     return rebuild(td, values, True, True)
 
 
 def clone_structure(td: CollectionProtocol) -> Any:
-    """New collections all the way down that share the leaves; unlocked."""
+    """Return a new tensordict, new at all levels, that shares the leaves; unlocked."""
     if not td._is_dense:
         return td._clone_structure()
     entries = td._tensordict.copy()

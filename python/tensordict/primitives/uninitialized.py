@@ -1,10 +1,10 @@
-"""Tensors of several lazy modules, stacked before their shapes are known.
+"""Stacks of uninitialized tensors of lazy modules.
 
-A lazy module sets the shapes of its parameters when it is called first. What
-:meth:`TensorDict.from_modules` gives of several such modules has one tensor for all of them,
-which gets its shape with the first call under :func:`torch.vmap`: the module that is called
-sets the shape of one row, and all rows are made. Each is drawn by itself, also where
-``randomness="same"``.
+A lazy module sets the shapes of its parameters at its first call.
+:meth:`TensorDict.from_modules` of several such modules gives one tensor for all of
+them. It gets its shape at the first call under :func:`torch.vmap`: the called module
+sets the shape of one row, and all rows are made. Each row gets its own random numbers,
+even with ``randomness="same"``.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ _UNINITIALIZED = (nn.UninitializedParameter, UninitializedBuffer)
 
 
 class _BatchedUninitializedParameter(nn.UninitializedParameter):
-    """A parameter for each of several lazy modules."""
+    """One uninitialized parameter for several lazy modules."""
 
     batch_size: torch.Size
 
     def materialize(
         self, shape: Any, device: Any = None, dtype: torch.dtype | None = None
     ) -> None:
-        """Make the parameters of all modules, each of which has this shape."""
+        """Initialize the parameters of all modules, each of this shape."""
         super().materialize((*self.batch_size, *shape), device, dtype)
 
 
 class _BatchedUninitializedBuffer(UninitializedBuffer):
-    """A buffer for each of several lazy modules."""
+    """One uninitialized buffer for several lazy modules."""
 
     batch_size: torch.Size
 
     def materialize(
         self, shape: Any, device: Any = None, dtype: torch.dtype | None = None
     ) -> None:
-        """Make the buffers of all modules, each of which has this shape."""
+        """Initialize the buffers of all modules, each of this shape."""
         super().materialize((*self.batch_size, *shape), device, dtype)
 
 
 class _Row:
-    """A row of such a tensor in a mapped function, which makes all of them."""
+    """A row of an uninitialized stack in a mapped function; initializes all rows."""
 
     whole: Any
     place: tuple[int, int]
@@ -66,7 +66,7 @@ class _Row:
             self.whole.materialize(shape, device, dtype)
         native: Any = torch._C
         row = native._functorch._add_batch_dim(self.whole, *self.place)
-        # The module holds this object: it becomes the row.
+        # The module refers to this object, so turn it into the row.
         native._swap_tensor_impl(self, row)
         self.__class__ = self.cls_to_become  # type: ignore[attr-defined]
 
@@ -86,16 +86,16 @@ _STARTED = {
     torch.Tensor.new_empty,
     torch.Tensor.view,
 }
-"""Methods whose result is another tensor that is filled to start a row."""
+"""Methods whose result is another tensor that a module fills to initialize a row."""
 
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 class _FreshRow(torch.Tensor):
-    """A row that was made just now: its module starts it with values.
+    """A row that was just made, which its module fills with initial values.
 
-    Each row is drawn by itself, also in a mapped function whose random numbers are the
-    same in each call: it would start all modules with the same values.
+    Each row is filled separately, even if the mapped function draws the same random
+    numbers in each call: otherwise all modules would start with the same values.
     """
 
     @classmethod
@@ -106,7 +106,7 @@ class _FreshRow(torch.Tensor):
         row = args[0] if args else kwargs.get("tensor")
         draws = func in _DRAWS or getattr(func, "__module__", "") == nn.init.__name__
         if func == _DATA:
-            # torch has no data of a mapped tensor.
+            # torch has no `data` of a mapped tensor.
             func = torch.Tensor.detach
         with torch._C.DisableTorchFunctionSubclass():
             if draws and _is_mapped_alike(row):
@@ -121,7 +121,7 @@ class _FreshRow(torch.Tensor):
 
 
 def _is_mapped_alike(row: object) -> bool:
-    """Return whether this is mapped by a function that draws the same in each call."""
+    """Return whether a tensor is mapped by a function with the same random numbers."""
     native: Any = torch._C._functorch
     interpreter = native.peek_interpreter_stack()
     return bool(
@@ -134,7 +134,7 @@ def _is_mapped_alike(row: object) -> bool:
 
 
 def _members(row: object) -> tuple[torch.Tensor, ...]:
-    """The tensors of all modules, of which a mapped function sees one row."""
+    """Return the tensors of all modules, of which a mapped function sees one row."""
     native: Any = torch._C._functorch
     whole: torch.Tensor = native.get_unwrapped(row)
     with torch.no_grad():
@@ -154,7 +154,7 @@ class _RowBuffer(_Row, UninitializedBuffer):
 
 
 def stack_uninitialized(tensors: tuple[Any, ...]) -> Any:
-    """One tensor for those of several lazy modules.
+    """Make one tensor for the uninitialized tensors of several lazy modules.
 
     Raises:
         RuntimeError: some of the tensors have a shape.
@@ -162,7 +162,7 @@ def stack_uninitialized(tensors: tuple[Any, ...]) -> Any:
     if not all(map(is_lazy, tensors)):
         raise RuntimeError(MSG_MIXED)
     first = tensors[0]
-    # torch is annotated with the constructor of a parameter that has values.
+    # torch's annotation is the constructor of an initialized parameter.
     parameter: Any = _BatchedUninitializedParameter
     like: Any = {"device": first.device, "dtype": first.dtype}
     made: Any
@@ -175,13 +175,13 @@ def stack_uninitialized(tensors: tuple[Any, ...]) -> Any:
 
 
 def has_uninitialized(leaves: Iterable[Any]) -> bool:
-    """Return whether one of these is a tensor of a lazy module without a shape yet."""
-    # Dynamo cannot trace torch's own function for it.
+    """Return whether one of ``leaves`` is an uninitialized tensor of a lazy module."""
+    # Dynamo cannot trace torch's own function for this.
     return any(isinstance(leaf, _UNINITIALIZED) for leaf in leaves)
 
 
 def _add_batch_dim(leaf: torch.Tensor, dim: int, level: int) -> Any:
-    """The function of functorch of this name, also for a tensor that has no shape yet."""
+    """Do functorch's function of this name, also on an uninitialized tensor."""
     if not is_lazy(leaf):
         return torch._C._functorch._add_batch_dim(leaf, dim, level)
     parameter: Any = _RowParameter
