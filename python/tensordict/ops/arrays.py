@@ -271,18 +271,18 @@ def _opened(
 ) -> Any:
     if size is not None and is_auto:
         raise TypeError(MSG_TWO_SIZES.format(name))
-    made = classes.PersistentTensorDict._from_file(
+    result = classes.PersistentTensorDict._from_file(
         filename, backend, mode, size, dims, is_auto, as_stack, allow_pickle
     )
     if (
         dims is not None
         and not is_auto
-        and (size is not None or made.batch_dims > dims)
+        and (size is not None or result.batch_dims > dims)
     ):
         advice = HINT_AUTO if size is None else HINT_DROP
         try:
             warn_caller(MSG_IGNORED.format(name, dims, advice))
         except FutureWarning:
-            made.close()
+            result.close()
             raise
-    return made
+    return result

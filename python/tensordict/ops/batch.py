@@ -192,10 +192,10 @@ class BatchOps(CollectionProtocol):
         """
         common: Sequence[int] | None = None
         spare: Sequence[int] | None = None
-        idle: list[int] = []
+        without_leaves: list[int] = []
         for value in list(self._entries().values()):
             if isinstance(value, CollectionProtocol):
-                known = len(sizes)
+                start = len(sizes)
                 nested: Any = value
                 size = nested._common_size(limit, keep, sizes)
                 if size is None and nested._is_non_tensor and len(nested.batch_size):
@@ -207,9 +207,9 @@ class BatchOps(CollectionProtocol):
                     if is_kept:
                         sizes[-1] = (value, value.batch_size)
                     spare = own if spare is None else _shared(spare, own)
-                    idle += range(known, len(sizes))
+                    without_leaves += range(start, len(sizes))
                     continue
-                if is_kept and len(sizes) > known:
+                if is_kept and len(sizes) > start:
                     sizes.pop()
             else:
                 size = leading_shape(value)
@@ -225,7 +225,7 @@ class BatchOps(CollectionProtocol):
             sizes.append((self, self.batch_size[:limit] if limit else self.batch_size))
             return None
         size = torch.Size(told if limit is None else told[: max(limit, 0)])
-        for at in idle:
+        for at in without_leaves:
             inner, own = sizes[at]
             if own[: len(size)] != size:
                 sizes[at] = (inner, size)
@@ -407,16 +407,16 @@ def _collect_renamed(
 ) -> None:
     """Append ``td`` and nested ones with their names; raise if names repeat."""
     depth = len(td.batch_size)
-    own = [*names, *td.names[ndim:]] if depth > ndim else names[:depth]
-    if len({*own, None}) + own.count(None) != len(own) + 1:
+    td_names = [*names, *td.names[ndim:]] if depth > ndim else names[:depth]
+    if len({*td_names, None}) + td_names.count(None) != len(td_names) + 1:
         where = f" for the nested tensordict at key {path}" if path else ""
-        msg = f"Some dimension names are non-unique: {own}{where}."
+        msg = f"Some dimension names are non-unique: {td_names}{where}."
         raise ValueError(msg)
-    td._check_names(own)
-    changed.append((td, own))
+    td._check_names(td_names)
+    changed.append((td, td_names))
     stack = None if td._is_dense else td._lazy_stack()
     if stack is not None:
-        rest = [*own[: stack.stack_dim], *own[stack.stack_dim + 1 :]]
+        rest = [*td_names[: stack.stack_dim], *td_names[stack.stack_dim + 1 :]]
         for member in stack.tensordicts:
             _collect_renamed(member, rest, len(rest), path, changed)
         return

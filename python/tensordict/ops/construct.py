@@ -136,7 +136,7 @@ class ConstructOps(CopyingOps):
     ) -> Any:
         """Make a tensordict as :meth:`from_dict`; numbers always become tensors."""
         if not cls._is_dense:
-            made = classes.TensorDict._from_entries(
+            plain = classes.TensorDict._from_entries(
                 input_dict,
                 auto_batch_size=auto_batch_size,
                 batch_size=batch_size,
@@ -144,10 +144,10 @@ class ConstructOps(CopyingOps):
                 batch_dims=batch_dims,
                 names=names,
             )
-            return cls._from_plain(made, input_dict)
+            return cls._from_plain(plain, input_dict)
         given = batch_size is not None
-        asked = batch_dims is not None if auto_batch_size is None else auto_batch_size
-        if not given and asked:
+        is_auto = batch_dims is not None if auto_batch_size is None else auto_batch_size
+        if not given and is_auto:
             input_dict = with_columns(input_dict)
         if batch_size is None:
             size = torch.Size([])
@@ -177,7 +177,7 @@ class ConstructOps(CopyingOps):
                 batch_dims=batch_dims,
                 names=names,
             )
-        if not given and asked:
+        if not given and is_auto:
             td.auto_batch_size_(batch_dims)
             if names is not None and len(names) == len(td.batch_size):
                 td.names = names
@@ -214,11 +214,11 @@ class ConstructOps(CopyingOps):
         if batch_size is not None and batch_dims is not None:
             raise ValueError(MSG_TWO_SIZES)
         if isinstance(input_dict, CollectionProtocol):
-            whole: Any = input_dict.clone(recurse=False)
+            copy: Any = input_dict.clone(recurse=False)
             if batch_size is not None:
-                whole.batch_size = batch_size
-            return self._from_plain(whole)
-        made = {}
+                copy.batch_size = batch_size
+            return self._from_plain(copy)
+        entries = {}
         for key, value in dict(input_dict).items():
             if isinstance(value, Mapping) and not isinstance(value, CollectionProtocol):
                 present = _rust.get(self, key, None)
@@ -226,9 +226,9 @@ class ConstructOps(CopyingOps):
                     value = present.from_dict_instance(
                         value, batch_size=batch_size, device=device
                     )
-            made[key] = value
+            entries[key] = value
         plain = classes.TensorDict._from_entries(
-            made,
+            entries,
             auto_batch_size=auto_batch_size,
             batch_size=batch_size,
             device=device,
@@ -273,7 +273,7 @@ class ConstructOps(CopyingOps):
             'text'
         """
         warn_batch_dims_ignored("from_any", batch_dims, auto_batch_size, batch_size)
-        made = convert(
+        result = convert(
             obj,
             cls=cls,
             auto_batch_size=auto_batch_size,
@@ -281,10 +281,12 @@ class ConstructOps(CopyingOps):
             device=device,
             batch_size=batch_size,
         )
-        if isinstance(made, list):
-            return cls._non_tensor_stack_type.from_list(made)
+        if isinstance(result, list):
+            return cls._non_tensor_stack_type.from_list(result)
         return (
-            cls._from_plain(made, obj) if isinstance(made, CollectionProtocol) else made
+            cls._from_plain(result, obj)
+            if isinstance(result, CollectionProtocol)
+            else result
         )
 
     @classmethod
@@ -306,12 +308,12 @@ class ConstructOps(CopyingOps):
             tensor([1., 1.])
         """
         warn_batch_dims_ignored("from_tuple", batch_dims, auto_batch_size, batch_size)
-        made = classes.TensorDict._from_entries(
+        plain = classes.TensorDict._from_entries(
             {str(number): item for number, item in enumerate(obj)},
             **size_arguments("from_tuple", auto_batch_size, batch_dims, batch_size),
             device=device,
         )
-        return cls._from_plain(made)
+        return cls._from_plain(plain)
 
     @classmethod
     def from_namedtuple(
@@ -341,14 +343,14 @@ class ConstructOps(CopyingOps):
         )
         if is_namedtuple(named_tuple):
             named_tuple = named_tuple._asdict()
-        made = classes.TensorDict._from_entries(
+        plain = classes.TensorDict._from_entries(
             dict(named_tuple.items()),
             **size_arguments(
                 "from_namedtuple", auto_batch_size, batch_dims, batch_size
             ),
             device=device,
         )
-        return cls._from_plain(made)
+        return cls._from_plain(plain)
 
     @classmethod
     def from_dataclass(
@@ -407,7 +409,7 @@ class ConstructOps(CopyingOps):
             raise TypeError(MSG_DATACLASS.format(type(dataclass)))
         if isinstance(dataclass, type):
             raise TypeError(MSG_DATACLASS_TYPE.format(dataclass.__name__))
-        made = classes.TensorDict._from_entries(
+        plain = classes.TensorDict._from_entries(
             {
                 field.name: getattr(dataclass, field.name)
                 for field in dataclasses.fields(dataclass)
@@ -415,7 +417,7 @@ class ConstructOps(CopyingOps):
             **size_arguments("from_dataclass", auto_batch_size, batch_dims, batch_size),
             device=device,
         )
-        return cls._from_plain(made)
+        return cls._from_plain(plain)
 
     @classmethod
     def from_struct_array(
@@ -509,7 +511,7 @@ class ConstructOps(CopyingOps):
             # Tensordicts in the list do not move, but a wrong device is an error.
             device = torch.device(device)
         inner_dims = None if batch_dims is None else max(batch_dims - 1, 0)
-        made = [
+        members = [
             cls.from_dict(
                 item,
                 auto_batch_size=auto_batch_size,
@@ -520,11 +522,11 @@ class ConstructOps(CopyingOps):
             for item in items
         ]
         if lazy is None:
-            result = cls.maybe_dense_stack(made, 0)  # type: ignore[attr-defined]
+            result = cls.maybe_dense_stack(members, 0)  # type: ignore[attr-defined]
         elif lazy:
-            result = cls.lazy_stack(made, 0)  # type: ignore[attr-defined]
+            result = cls.lazy_stack(members, 0)  # type: ignore[attr-defined]
         else:
-            result = cls.stack(made, 0)  # type: ignore[attr-defined]
+            result = cls.stack(members, 0)  # type: ignore[attr-defined]
         if names is not None:
             if len(names) == len(result.batch_size):
                 result.names = names
@@ -545,8 +547,8 @@ class ConstructOps(CopyingOps):
             >>> TensorDict.fromkeys(["a", ("n", "b")])["n", "b"]
             tensor(0)
         """
-        made = classes.TensorDict(dict.fromkeys(keys, value), [])
-        return cls._from_plain(made)
+        plain = classes.TensorDict(dict.fromkeys(keys, value), [])
+        return cls._from_plain(plain)
 
     @classmethod
     def from_pytree(
@@ -580,16 +582,16 @@ class ConstructOps(CopyingOps):
             tensor(3)
         """
         warn_batch_dims_ignored("from_pytree", batch_dims, auto_batch_size, batch_size)
-        made = entries_of_pytree(pytree)
-        if isinstance(made, CollectionProtocol):
-            td: Any = made
+        entries = entries_of_pytree(pytree)
+        if isinstance(entries, CollectionProtocol):
+            td: Any = entries
             size = as_size(batch_size)
             if batch_size is not None and not (auto_batch_size and not size):
                 td.batch_size = size
             elif auto_batch_size:
                 td.auto_batch_size_(batch_dims)
             return cls._from_plain(td)
-        return made
+        return entries
 
     @classmethod
     def from_schema(
@@ -626,16 +628,16 @@ class ConstructOps(CopyingOps):
         """
         size = torch.Size(() if batch_size is None else batch_size)
         if storage in ("h5", "zarr"):
-            made = classes.PersistentTensorDict.from_schema(
+            result = classes.PersistentTensorDict.from_schema(
                 schema, batch_size=size, storage=storage, device=device, **kwargs
             )
-            return cls._from_plain(made)
+            return cls._from_plain(result)
         if storage in ("redis", "dragonfly"):
             store = importlib.import_module("tensordict.store")
-            made = store.TensorDictStore.from_schema(
+            result = store.TensorDictStore.from_schema(
                 schema, batch_size=size, backend=storage, device=device, **kwargs
             )
-            return cls._from_plain(made)
+            return cls._from_plain(result)
         if storage not in (None, "memmap", "shared"):
             raise ValueError(MSG_STORAGE.format(storage))
         td = classes.TensorDict({}, size, device=device)

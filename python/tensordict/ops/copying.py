@@ -464,12 +464,12 @@ class CopyingOps(CollectionProtocol):
             depth += 1
         if parent.is_locked:
             raise locked_error(parent)
-        made = parent.empty()
+        nested = parent.empty()
         for part in reversed(path[depth + 1 :]):
-            outer = made.empty()
-            outer._set_entry(part, made)
-            made = outer
-        _rust.set_entry(parent, path[depth], made)
+            outer = nested.empty()
+            outer._set_entry(part, nested)
+            nested = outer
+        _rust.set_entry(parent, path[depth], nested)
         return self
 
 

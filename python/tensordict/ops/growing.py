@@ -132,21 +132,21 @@ class GrowingOps(CollectionProtocol):
         """
         path = _path(key)
         dtype = dtype or torch.get_default_dtype()
-        made = MemoryMappedTensor.from_storage(storage, shape=shape, dtype=dtype)
+        mapped = MemoryMappedTensor.from_storage(storage, shape=shape, dtype=dtype)
 
         def make(file: str | None) -> torch.Tensor:
             if file is None:
-                return made
-            if made._filename is None and _rust.is_of_replaced_file(
+                return mapped
+            if mapped._filename is None and _rust.is_of_replaced_file(
                 storage.data_ptr(), file
             ):
                 # A later save replaced the file that this memory is mapped from.
                 return MemoryMappedTensor.from_tensor(
-                    made, filename=file, existsok=True
+                    mapped, filename=file, existsok=True
                 )
-            if made._filename is None:
+            if mapped._filename is None:
                 warn_caller(MSG_NO_FILE.format(path[-1]))
-                return made
+                return mapped
             return MemoryMappedTensor.from_storage(
                 storage, shape=shape, dtype=dtype, filename=file
             )

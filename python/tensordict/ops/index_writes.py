@@ -379,12 +379,12 @@ def _tensor_of(value: object, target: torch.Tensor, key: object) -> Any:
     Raises:
         AttributeError: ``value`` is neither a number nor an array.
     """
-    made = value if isinstance(value, CollectionProtocol) else None
-    if made is None:
-        made = tensor_of(value, target.device)
-    if not isinstance(made, torch.Tensor):
-        raise not_a_value(key, target, made if made is not None else value)
-    return made
+    tensor = value if isinstance(value, CollectionProtocol) else None
+    if tensor is None:
+        tensor = tensor_of(value, target.device)
+    if not isinstance(tensor, torch.Tensor):
+        raise not_a_value(key, target, tensor if tensor is not None else value)
+    return tensor
 
 
 def _checked_write(

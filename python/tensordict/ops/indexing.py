@@ -142,10 +142,10 @@ class IndexingOps(CollectionProtocol):
         """Index each leaf by a mask with more dims than the batch size; drop names."""
         if self.is_empty():
             return self.empty(batch_size=[int(mask.sum())], names=None)
-        whole = _rust.clone_structure(self)
-        whole.names = None
+        copy = _rust.clone_structure(self)
+        copy.names = None
         error = IndexError(MSG_TOO_MANY.format(self.batch_dims))
-        return take_features(whole, mask, error, by_own_dims=True)
+        return take_features(copy, mask, error, by_own_dims=True)
 
     def masked_fill_(self, mask: torch.Tensor, value: float | bool) -> Self:
         """Write ``value`` into every leaf where ``mask`` is True, in place.

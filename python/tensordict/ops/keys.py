@@ -245,14 +245,14 @@ class KeysOps(CollectionProtocol):
         sets = [dict.fromkeys(_path_of(key) for key in keys) for keys in key_sets]
         rest = _dense_copy(self)
         parts: list[Any] = []
-        taken: list[tuple[str, ...]] = []
+        moved_paths: list[tuple[str, ...]] = []
         for paths in sets:
             part = self.empty(recurse=reproduce_struct)
             _drop_values(part)
             for path in paths:
                 value = rest.pop(path, NO_DEFAULT if strict else ...)
                 if value is not ...:
-                    taken.append(path)
+                    moved_paths.append(path)
                 elif default is NO_DEFAULT or default is None:
                     continue
                 else:
@@ -262,7 +262,7 @@ class KeysOps(CollectionProtocol):
         if not reproduce_struct:
             rest.filter_empty_()
         if inplace:
-            _check_open(self, rest, taken)
+            _check_open(self, rest, moved_paths)
             replace_all(self, rest)
             rest = self
         return (*parts, rest)
@@ -297,27 +297,27 @@ class KeysOps(CollectionProtocol):
             default = None
         rest = _dense_copy(self)
         result = self.empty(recurse=True)
-        taken: list[tuple[str, ...]] = []
+        moved_paths: list[tuple[str, ...]] = []
         for path in paths:
             value = rest.pop(path, ... if default is not NO_DEFAULT else NO_DEFAULT)
             if value is ...:
                 set_default(result, path, default)
                 continue
             if isinstance(value, CollectionProtocol) and not any(
-                other[: len(path)] == path for other in taken
+                other[: len(path)] == path for other in moved_paths
             ):
                 # No entry was moved out of it, so the original moves, not the copy.
                 value = _rust.get(self, path, value)
-            taken.append(path)
+            moved_paths.append(path)
             result.set(path, value)
         result.filter_empty_()
         if filter_empty:
             rest.filter_empty_()
-        _check_open(self, rest, taken)
+        _check_open(self, rest, moved_paths)
         if self.is_locked or not self._is_dense:
             replace_all(self, rest)
             return result
-        for path in taken:
+        for path in moved_paths:
             # Keep nested tensordicts the same objects: other code may refer to them.
             holder = self if len(path) == 1 else _rust.get(self, path[:-1])
             holder._del_entry(path[-1])
@@ -463,10 +463,12 @@ def _share_values(td: CollectionProtocol, result: CollectionProtocol) -> None:
 
 
 def _check_open(
-    td: CollectionProtocol, rest: CollectionProtocol, taken: Iterable[tuple[str, ...]]
+    td: CollectionProtocol,
+    rest: CollectionProtocol,
+    moved_paths: Iterable[tuple[str, ...]],
 ) -> None:
     """Raise an error if a locked tensordict keeps ``td`` from becoming ``rest``."""
-    parents = [_rust.get(td, path[:-1], td) for path in taken if len(path) > 1]
+    parents = [_rust.get(td, path[:-1], td) for path in moved_paths if len(path) > 1]
     if any(getattr(parent, "is_locked", False) for parent in parents) or (
         td.is_locked and {*td.keys(True)} != {*rest.keys(True)}
     ):

@@ -301,13 +301,17 @@ def _unify_values(td: CollectionProtocol, result: CollectionProtocol) -> None:
             # The leaves of a lazy stack may differ in shape, so do not read them.
             continue
         present: Any = td._get_entry(key, None)
-        found: Any = result._get_entry(key, None)
-        if not all(isinstance(each, CollectionProtocol) for each in (present, found)):
+        result_entry: Any = result._get_entry(key, None)
+        if not all(
+            isinstance(each, CollectionProtocol) for each in (present, result_entry)
+        ):
             continue
         if not present._is_non_tensor:
-            _unify_values(present, found)
-        elif found._is_non_tensor and present._is_one and not found._is_one:
-            flat = found._flat()
+            _unify_values(present, result_entry)
+        elif (
+            result_entry._is_non_tensor and present._is_one and not result_entry._is_one
+        ):
+            flat = result_entry._flat()
             if flat and all(value is flat[0] for value in flat):
                 value = present.clone()
                 value._put(flat[0])

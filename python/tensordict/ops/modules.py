@@ -504,12 +504,12 @@ def _load_state(
     }
     groups = tied_places(module)
     try:
-        found = module.load_state_dict(state, strict=False, assign=True)
+        incompatible = module.load_state_dict(state, strict=False, assign=True)
     except RuntimeError as error:
         error.add_note(MSG_LOAD_SHAPES.format(module=type(module).__name__))
         raise
     _keep_graphs(module, state)
-    others = {key: state[key] for key in found.unexpected_keys if key in state}
+    others = {key: state[key] for key in incompatible.unexpected_keys if key in state}
     if others:
         # Buffers that are not part of the module's state.
         kind: Any = td.__class__ if td._is_dense else td._dense_type()

@@ -155,8 +155,8 @@ def _list(
     ]
     items += [f"<li><i>{text}</i></li>" for text in _rest(entries)]
     members = td._repr_exclusive()
-    for position, own in members[:ENTRIES_SHOWN]:
-        inner = _list(td.tensordicts[position], own, level + 1, previews)
+    for position, own_entries in members[:ENTRIES_SHOWN]:
+        inner = _list(td.tensordicts[position], own_entries, level + 1, previews)
         summary = f"<summary><b>[{position}]</b>{_note(EXCLUSIVE)}</summary>"
         items.append(f"<li><details>{summary}{inner}</details></li>")
     items += [f"<li><i>{text}</i></li>" for text in _rest(members)]
@@ -181,9 +181,9 @@ def rich_tree(td: Any) -> Any:
             else:
                 tree.add(line(key, _leaf_notes(value, td)))
         members = td._repr_exclusive()
-        for position, own in members[:ENTRIES_SHOWN]:
+        for position, own_entries in members[:ENTRIES_SHOWN]:
             branch = tree.add(line(f"[{position}]", [EXCLUSIVE]))
-            grow(branch, td.tensordicts[position], own)
+            grow(branch, td.tensordicts[position], own_entries)
         for text in [*_rest(entries), *_rest(members)]:
             tree.add(line("", [text]))
         return tree
@@ -322,16 +322,20 @@ def _is_readable(value: torch.Tensor) -> bool:
 
 def _images(value: torch.Tensor, batch_dims: int) -> list[torch.Tensor]:
     """Return the first rows as images ``[H, W, C]``; none if they are no images."""
-    own = value.shape[batch_dims:]
-    if value.dtype is not torch.uint8 or len(own) not in (2, 3) or not value.numel():
+    feature_shape = value.shape[batch_dims:]
+    if (
+        value.dtype is not torch.uint8
+        or len(feature_shape) not in (2, 3)
+        or not value.numel()
+    ):
         return []
     rows = value
     for _ in range(batch_dims - 1):  # read the first rows only
         rows = rows[0]
     rows = rows[:IMAGES_SHOWN] if batch_dims else rows[None]
-    if len(own) == 2:
+    if len(feature_shape) == 2:
         rows = rows[..., None]
-    elif own[-1] not in (1, 3, 4):
+    elif feature_shape[-1] not in (1, 3, 4):
         rows = rows.movedim(1, -1)
     *_, height, width, channels = rows.shape
     if channels not in (1, 3, 4) or min(height, width) < 8:

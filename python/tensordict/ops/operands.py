@@ -279,27 +279,27 @@ def operand_lists(td: Any, operands: Sequence[Any]) -> tuple[Any, list[Any], lis
     size = shape = td.batch_size
     sizes = []
     for operand in operands:
-        own = None
+        operand_size = None
         if isinstance(operand, CollectionProtocol):
-            own = operand.batch_size or None
+            operand_size = operand.batch_size or None
         elif isinstance(operand, torch.Tensor) and operand.dim():
-            own = operand.shape
-        sizes.append(own)
-        if own is not None and own != shape:
-            shape = broadcast_sizes(shape, own)
+            operand_size = operand.shape
+        sizes.append(operand_size)
+        if operand_size is not None and operand_size != shape:
+            shape = broadcast_sizes(shape, operand_size)
     if shape != size:
         td = td._broadcast(shape)
     values = _rust.leaves(td)
     lists: list[Any] = []
-    for operand, own in zip(operands, sizes, strict=True):
-        if own is not None and own != shape:
+    for operand, operand_size in zip(operands, sizes, strict=True):
+        if operand_size is not None and operand_size != shape:
             operand = operand.expand(shape)
         if isinstance(operand, CollectionProtocol):
             found = _rust.align(td, operand) if values else values
             if found is None:
                 found = matched_leaves(td, operand, strict=False)
             lists.append(found)
-        elif own is not None:
+        elif operand_size is not None:
             lists.append(spread(td, values, operand))
         else:
             lists.append(one_for_all(operand, values))

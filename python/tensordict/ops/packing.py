@@ -115,7 +115,7 @@ def pack_leaves(
         # A tensorclass field that is not set has no value to pack.
         if value is not None:
             raise TypeError(MSG_NON_TENSOR.format(key))
-    found = dict(_rust.walk(td, 2, True, True))
+    leaves_by_key = dict(_rust.walk(td, 2, True, True))
     if layout is None:
         back = dim if dim < 0 else dim - ndim - 1
         if not -ndim - 1 <= back <= -1:
@@ -124,20 +124,22 @@ def pack_leaves(
                 f"[{-ndim - 1}, {ndim}], but got {dim})"
             )
             raise IndexError(msg)
-        keys = tuple(sorted(found, key=_path))
+        keys = tuple(sorted(leaves_by_key, key=_path))
         layout = PackLayout(
             keys=keys,
-            shapes=tuple(found[key].shape[ndim:] for key in keys),
+            shapes=tuple(leaves_by_key[key].shape[ndim:] for key in keys),
             dim=back,
             nested=tuple(_nested(td, ndim)),
             device=td.device,
             cls=_own_type(td),
         )
-    elif set(found) != set(layout.keys):
+    elif set(leaves_by_key) != set(layout.keys):
         raise KeyMessageError(
-            MSG_KEYS.format(sorted(found, key=_path), sorted(layout.keys, key=_path))
+            MSG_KEYS.format(
+                sorted(leaves_by_key, key=_path), sorted(layout.keys, key=_path)
+            )
         )
-    leaves = [found[key] for key in layout.keys]
+    leaves = [leaves_by_key[key] for key in layout.keys]
     for key, leaf in zip(layout.keys, leaves, strict=True):
         if leaf.dtype != leaves[0].dtype:
             raise TypeError(MSG_DTYPES.format(leaves[0].dtype, leaf.dtype, key))

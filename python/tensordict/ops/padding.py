@@ -102,10 +102,10 @@ def pad(
         if not any(pad_size):
             return tensordict
         # Pad it as an entry, whose new elements have no value.
-        whole = tensordict._plain_type(
+        parent = tensordict._plain_type(
             s=tensordict, batch_size=tensordict.batch_size, names=tensordict.names
         )
-        return whole.pad(pad_size, value, inplace, safe)._get_entry("s", None)
+        return parent.pad(pad_size, value, inplace, safe)._get_entry("s", None)
     return tensordict.pad(pad_size, value, inplace, safe)
 
 
@@ -235,8 +235,8 @@ def _shared_structure(tds: Sequence[Any], size: torch.Size, left: bool) -> Any:
         # `tds` are non-tensor data themselves, not tensordicts with entries.
         if first._is_one:
             return first._fitted(size)
-        whole = [first._plain_type(s=td, batch_size=td.batch_size) for td in tds]
-        return _shared_structure(whole, size, left)._get_entry("s", None)
+        parents = [first._plain_type(s=td, batch_size=td.batch_size) for td in tds]
+        return _shared_structure(parents, size, left)._get_entry("s", None)
     if not first._is_dense and first._lazy_stack() is not None:
         result = first._plain_type({}, size, device=first.device)
     else:
@@ -432,9 +432,9 @@ def _unpad(
     size = td.batch_size[1:]
     if kept is not None:
         along = pad_dim % len(size)
-        whole = valid.ndim == 1 and len(valid) == size[along]
+        mask_is_batch = valid.ndim == 1 and len(valid) == size[along]
         # The mask tells on which side the padding is.
-        kept_at: Any = valid.nonzero().squeeze(-1) if whole else slice(kept)
+        kept_at: Any = valid.nonzero().squeeze(-1) if mask_is_batch else slice(kept)
         at = (slice(None),) * along + (kept_at,)
         size = torch.Size([*size[:along], kept, *size[along + 1 :]])
         for key, value in entries.items():

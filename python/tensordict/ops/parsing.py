@@ -123,9 +123,9 @@ def _device(match: re.Match[str]) -> torch.device | None:
 
 
 def _long_dtype(name: str) -> torch.dtype:
-    found: torch.dtype
+    dtype: torch.dtype
     if name == "bool":
         return torch.bool
     letters = "bf" if name.startswith("bf") else name[0]
-    found = getattr(torch, _LONG_KINDS[letters] + name[len(letters) :])
-    return found
+    dtype = getattr(torch, _LONG_KINDS[letters] + name[len(letters) :])
+    return dtype

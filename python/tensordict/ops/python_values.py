@@ -69,21 +69,21 @@ def convert(
             batch_dims=batch_dims if auto_batch_size else None,
             device=device,
         )
-    asked = (auto_batch_size, batch_dims, batch_size)
+    size_options = (auto_batch_size, batch_dims, batch_size)
     if is_namedtuple(obj):
-        sizes = size_arguments("from_namedtuple", *asked)
+        sizes = size_arguments("from_namedtuple", *size_options)
         return classes.TensorDict._from_entries(obj._asdict(), **sizes, device=device)
     if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
         fields = dataclasses.fields(obj)
         return classes.TensorDict._from_entries(
             {field.name: getattr(obj, field.name) for field in fields},
-            **size_arguments("from_dataclass", *asked),
+            **size_arguments("from_dataclass", *size_options),
             device=device,
         )
     if isinstance(obj, tuple):
         return classes.TensorDict._from_entries(
             {str(number): item for number, item in enumerate(obj)},
-            **size_arguments("from_tuple", *asked),
+            **size_arguments("from_tuple", *size_options),
             device=device,
         )
     if isinstance(obj, list):
@@ -92,7 +92,7 @@ def convert(
         return CollectionProtocol._non_tensor_stack_type.from_list(obj)
     if _is_pydantic(obj):
         return classes.TensorDict._from_entries(
-            dict(iter(obj)), **size_arguments("from_any", *asked), device=device
+            dict(iter(obj)), **size_arguments("from_any", *size_options), device=device
         )
     if library := _frame_of(obj):
         auto = auto_batch_size and batch_size is None
@@ -203,15 +203,15 @@ def field_entry(array: np.ndarray[Any, Any]) -> Any:
 
 def with_columns(entries: Mapping[Any, Any]) -> dict[Any, Any]:
     """Convert arrays of strings to columns, whose shape counts for the batch size."""
-    made: dict[Any, Any] = {}
+    columns: dict[Any, Any] = {}
     rows_of = CollectionProtocol._non_tensor_type._rows_of
     for key, value in entries.items():
         if isinstance(value, np.ndarray):
             value = rows_of(value, value.shape)
         elif isinstance(value, Mapping) and not isinstance(value, CollectionProtocol):
             value = with_columns(value)
-        made[key] = value
-    return made
+        columns[key] = value
+    return columns
 
 
 def entries_of_pytree(tree: Any) -> Any:
@@ -250,13 +250,13 @@ def with_text_keys(values: Mapping[Any, Any], error: KeyError) -> dict[Any, Any]
             two keys give the same string.
     """
     if any(type(key) is int for key in values):
-        found: dict[Any, Any] = {}
+        by_text: dict[Any, Any] = {}
         for key, value in values.items():
             text = str(key) if type(key) is int else key
-            if text in found:
+            if text in by_text:
                 raise KeyMessageError(MSG_SAME_TEXT.format(text))
-            found[text] = value
-        return found
+            by_text[text] = value
+        return by_text
     path = _path_to_wrong_key(values)
     if not path:
         raise error

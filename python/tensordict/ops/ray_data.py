@@ -66,8 +66,10 @@ class RayDataOps(CollectionProtocol):
             ds = td.to_ray_dataset().map_batches(lambda batch: {"s": batch["x"].sum(1)})
             TensorDict.from_ray_dataset(ds)["s"].shape  # torch.Size([1000])
         """
-        made: Dataset = _engine().to_ray_dataset(self, separator, override_num_blocks)
-        return made
+        dataset: Dataset = _engine().to_ray_dataset(
+            self, separator, override_num_blocks
+        )
+        return dataset
 
     @classmethod
     def from_ray_dataset(
@@ -112,7 +114,7 @@ class RayDataOps(CollectionProtocol):
             ds = ray.data.read_parquet("s3://bucket/tables")
             td = TensorDict.from_ray_dataset(ds, separator=None)
         """
-        asked = table_options(
+        options = table_options(
             "from_ray_dataset",
             auto_batch_size=auto_batch_size,
             batch_dims=batch_dims,
@@ -123,5 +125,5 @@ class RayDataOps(CollectionProtocol):
             nulls=nulls,
             mask_key=mask_key,
         )
-        made: Self = _engine().from_ray_dataset(cls, asked, dataset)
-        return made
+        result: Self = _engine().from_ray_dataset(cls, options, dataset)
+        return result

@@ -132,8 +132,10 @@ class RearrangingOps(CollectionProtocol):
         batch_size = self.batch_size
         ndim = len(batch_size)
         times = (1,) * (ndim - len(times)) + times
-        whole = (1,) * (len(times) - ndim) + tuple(batch_size)
-        size = torch.Size([length * n for length, n in zip(whole, times, strict=True)])
+        padded_size = (1,) * (len(times) - ndim) + tuple(batch_size)
+        size = torch.Size(
+            [length * n for length, n in zip(padded_size, times, strict=True)]
+        )
         return _rust.map_leaves(self, "tile", (times,), size, None, ONES_TAIL, True, -1)
 
     def repeat_interleave(
@@ -485,14 +487,14 @@ class RearrangingOps(CollectionProtocol):
             A tensordict without lazy stacks; this tensordict if it contains none.
         """
         entries = dict(self._entries())
-        made = {
+        densified = {
             key: entry.densify(layout)
             for key, entry in entries.items()
             if is_branch(entry)
         }
-        if all(entry is entries[key] for key, entry in made.items()):
+        if all(entry is entries[key] for key, entry in densified.items()):
             return self
-        entries |= made
+        entries |= densified
         if not self._is_dense:
             return self._with_entries(entries)
         size, device, names = self._batch_size, self._device, self._td_dim_names

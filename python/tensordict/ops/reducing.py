@@ -381,10 +381,10 @@ def extremum(
         return _rust.map_leaves(td, name, (), size, None, 0, False, ALL_DIMS)
     if reduce:
         if is_feature(dim):
-            found = getattr(_joined(td, "feature", name), name)(-1, keepdim)
+            results = getattr(_joined(td, "feature", name), name)(-1, keepdim)
         else:
-            found = getattr(_joined(td, dim, name), name)(dim, keepdim)
-        return found if return_indices else found[0]
+            results = getattr(_joined(td, dim, name), name)(dim, keepdim)
+        return results if return_indices else results[0]
     if is_feature(dim):
         raise RuntimeError(MSG_FEATURE.format(name))
     may_be_empty = False
@@ -395,15 +395,15 @@ def extremum(
         at = _one_dim(td, at, name)
         prefix, names = reduced_shape(td.batch_size, (at,), keepdim)
         args = (at, keepdim)
-        found = _rust.split_leaves(td, name, args, [prefix, prefix], names)
+        results = _rust.split_leaves(td, name, args, [prefix, prefix], names)
     else:
-        found = _rust.extrema(td, name, at)
+        results = _rust.extrema(td, name, at)
     if not return_indices:
-        return found[0]
+        return results[0]
     if may_be_empty:
-        for part in found:
+        for part in results:
             part._drop_empty()
-    return _RETURN_TYPES[name](found)
+    return _RETURN_TYPES[name](results)
 
 
 def cumulative(
@@ -418,19 +418,19 @@ def cumulative(
         raise RuntimeError(MSG_FEATURE.format(name))
     if reduce:
         joined = _joined(td, dim, name)
-        found = getattr(joined, name)(-1 if is_feature(dim) else dim)
-        return found if return_indices else found[0]
+        results = getattr(joined, name)(-1 if is_feature(dim) else dim)
+        return results if return_indices else results[0]
     may_be_empty = False
     if return_indices:
         td, may_be_empty = _without_values(td)
     at = dim if type(dim) is int else _one_dim(td, dim, name)
-    found = _rust.extrema(td, name, at, True)
+    results = _rust.extrema(td, name, at, True)
     if not return_indices:
-        return found[0]
+        return results[0]
     if may_be_empty:
-        for part in found:
+        for part in results:
             part._drop_empty()
-    return getattr(torch.return_types, name)(found)
+    return getattr(torch.return_types, name)(results)
 
 
 def truth(td: CollectionProtocol, name: str, dim: int) -> Any:

@@ -182,22 +182,20 @@ class SplittingOps(CollectionProtocol):
         at = from_front(dim, ndim)
         if at < 0 or at >= ndim:
             raise IndexError(MSG_RANGE.format(ndim, ndim - 1, at))
-        whole = batch_size[at]
+        dim_size = batch_size[at]
         start = int(start)
         if length < 0:
             msg = "narrow(): length must be non-negative."
             raise RuntimeError(msg)
-        if not -whole <= start <= whole:
+        if not -dim_size <= start <= dim_size:
             msg = (
                 "start out of range (expected to be in range of "
-                f"[-{whole}, {whole}], but got {start})"
+                f"[-{dim_size}, {dim_size}], but got {start})"
             )
             raise IndexError(msg)
-        begin = start + whole if start < 0 else start
-        if begin + length > whole:
-            msg = (
-                f"start ({begin}) + length ({length}) exceeds dimension size ({whole})."
-            )
+        begin = start + dim_size if start < 0 else start
+        if begin + length > dim_size:
+            msg = f"start ({begin}) + length ({length}) exceeds dimension size ({dim_size})."
             raise RuntimeError(msg)
         sizes = list(batch_size)
         sizes[at] = length
@@ -224,10 +222,10 @@ def _split_plan(batch_size: torch.Size, split_size: object, dim: int) -> SplitPl
     if isinstance(split_size, int):
         if split_size <= 0 and (split_size < 0 or length):
             raise ValueError(MSG_SPLIT_POSITIVE.format(split_size))
-        whole = length // split_size if split_size else 0
-        sizes = [split_size] * whole
-        if whole * split_size < length or not length:
-            sizes.append(length - whole * split_size)
+        count = length // split_size if split_size else 0
+        sizes = [split_size] * count
+        if count * split_size < length or not length:
+            sizes.append(length - count * split_size)
     else:
         sizes = _split_sizes(split_size, at, length)
     before, after = batch_size[:at], batch_size[at + 1 :]

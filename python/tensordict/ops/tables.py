@@ -96,7 +96,7 @@ class TablesOps(CollectionProtocol):
             >>> TensorDict.from_pandas(df, nulls="mask").to_dict()
             {'a': tensor([7, 0]), '_mask': {'a': tensor([ True, False])}}
         """
-        asked = table_options(
+        options = table_options(
             "from_pandas",
             auto_batch_size=auto_batch_size,
             batch_dims=batch_dims,
@@ -107,7 +107,7 @@ class TablesOps(CollectionProtocol):
             nulls=nulls,
             mask_key=mask_key,
         )
-        return _engine("pandas").from_pandas(cls, asked, dataframe)
+        return _engine("pandas").from_pandas(cls, options, dataframe)
 
     @classmethod
     def from_polars(
@@ -149,7 +149,7 @@ class TablesOps(CollectionProtocol):
             >>> TensorDict.from_polars(pl.DataFrame({"a": [1, 2], "s": ["x", "y"]}))["a"]
             tensor([1, 2])
         """
-        asked = table_options(
+        options = table_options(
             "from_polars",
             auto_batch_size=auto_batch_size,
             batch_dims=batch_dims,
@@ -160,7 +160,7 @@ class TablesOps(CollectionProtocol):
             nulls=nulls,
             mask_key=mask_key,
         )
-        return _engine("polars").from_polars(cls, asked, dataframe)
+        return _engine("polars").from_polars(cls, options, dataframe)
 
     @classmethod
     def from_csv(
@@ -210,7 +210,7 @@ class TablesOps(CollectionProtocol):
             >>> td["a"], list(td["id"])
             (tensor([0, 1]), ['007', 'NA'])
         """
-        asked = table_options(
+        options = table_options(
             "from_csv",
             auto_batch_size=auto_batch_size,
             batch_dims=batch_dims,
@@ -221,7 +221,7 @@ class TablesOps(CollectionProtocol):
             nulls=nulls,
             mask_key=mask_key,
         )
-        return _engine("csv").read(cls, asked, path, kwargs)
+        return _engine("csv").read(cls, options, path, kwargs)
 
     @classmethod
     def from_json(
@@ -274,7 +274,7 @@ class TablesOps(CollectionProtocol):
             >>> back["a"].shape, list(back["s"])
             (torch.Size([2, 3]), ['x', '7'])
         """
-        asked = table_options(
+        options = table_options(
             "from_json",
             auto_batch_size=auto_batch_size,
             batch_dims=batch_dims,
@@ -285,7 +285,7 @@ class TablesOps(CollectionProtocol):
             nulls=nulls,
             mask_key=mask_key,
         )
-        return _engine("json").read(cls, asked, path, lines, kwargs)
+        return _engine("json").read(cls, options, path, lines, kwargs)
 
     @classmethod
     def from_parquet(
@@ -334,7 +334,7 @@ class TablesOps(CollectionProtocol):
             >>> TensorDict.from_parquet(path, separator=".", columns=["n.b"])["n", "b"]
             tensor([1., 1.])
         """
-        asked = table_options(
+        options = table_options(
             "from_parquet",
             auto_batch_size=auto_batch_size,
             batch_dims=batch_dims,
@@ -345,7 +345,7 @@ class TablesOps(CollectionProtocol):
             nulls=nulls,
             mask_key=mask_key,
         )
-        return _engine("parquet").read(cls, asked, path, columns, kwargs)
+        return _engine("parquet").read(cls, options, path, columns, kwargs)
 
     def to_pandas(self, *, separator: str | None = None) -> pd.DataFrame:
         """Make a pandas data frame with one column for each leaf.

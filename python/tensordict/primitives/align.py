@@ -91,4 +91,4 @@ def _entry_batch_dims(td: CollectionProtocol, out: list[int]) -> list[int]:
 
 def holds_any(td: CollectionProtocol, others: list[Any]) -> bool:
     """Return whether one of ``others`` is ``td`` or nested in it."""
-    return any(each is other for each in containers(td) for other in others)
+    return any(collection is other for collection in containers(td) for other in others)

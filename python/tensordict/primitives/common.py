@@ -73,13 +73,13 @@ def as_size(batch_size: Any) -> torch.Size:
 
 def more_refs(held: Any, more: Any) -> list[Any]:
     """Return weak references to the living objects of ``held`` and ``more``."""
-    found: list[Any] = []
+    objects: list[Any] = []
     refs: list[Any] = []
     for ref in [*held, *more]:
         each = ref()
         # No `id`: the compiler would guard it.
-        if each is not None and not any([each is other for other in found]):
-            found.append(each)
+        if each is not None and not any([each is other for other in objects]):
+            objects.append(each)
             # Make a new reference: the compiler returns one that it got as its object.
             refs.append(weakref.ref(each))
     return refs
@@ -196,13 +196,13 @@ def _spreads(part: object, leaf: torch.Tensor) -> bool:
     """Return whether ``part`` is known to broadcast to the shape of ``leaf``."""
     if not isinstance(part, torch.Tensor) or leaf.is_nested or part.is_nested:
         return True
-    shape, whole = part.shape, leaf.shape
-    if shape == whole:
+    shape, target_shape = part.shape, leaf.shape
+    if shape == target_shape:
         return True
-    missing = len(whole) - len(shape)
+    missing = len(target_shape) - len(shape)
     return missing >= 0 and all(
         length in (1, expected)
-        for length, expected in zip(shape, whole[missing:], strict=True)
+        for length, expected in zip(shape, target_shape[missing:], strict=True)
     )
 
 

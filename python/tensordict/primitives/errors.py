@@ -86,11 +86,11 @@ def missing_key(
     """
     # Not `td.keys()`: a tensorclass field may have that name.
     keys = sorted(td._sample_entries())
-    said = f'key "{key}" not found in {type(td).__name__} with keys {keys}'
+    text = f'key "{key}" not found in {type(td).__name__} with keys {keys}'
     if torch.compiler.is_compiling():
-        return KeyError(said)
+        return KeyError(text)
     path = path or (key,)
-    return MissingKeyError(said + _about_key(path, position, keys, "", td))
+    return MissingKeyError(text + _about_key(path, position, keys, "", td))
 
 
 def missing_path(td: CollectionProtocol, path: tuple[str, ...], said: str) -> KeyError:
@@ -128,9 +128,9 @@ def _about_key(
     td: CollectionProtocol,
 ) -> str:
     """Suggest similar keys for the part at ``position`` of ``path``."""
-    texts = []
+    hints = []
     if len(path) > 1 and str(path) not in said:
-        texts.append(f"The whole key is {path}")
+        hints.append(f"The whole key is {path}")
     if len(keys) <= _MOST_KEYS:
         near = difflib.get_close_matches(path[position], keys)
         meant = [(*path[:position], each, *path[position + 1 :]) for each in near]
@@ -138,8 +138,8 @@ def _about_key(
             meant = [(*path[:position], *parts, *path[position + 1 :])]
         names = [repr(each[0] if len(each) == 1 else each) for each in meant]
         if names:
-            texts.append(f"Did you mean {' or '.join(names)}?")
-    text = "".join(f". {each}" for each in texts)
+            hints.append(f"Did you mean {' or '.join(names)}?")
+    text = "".join(f". {each}" for each in hints)
     return text if text.endswith("?") or not text else f"{text}."
 
 

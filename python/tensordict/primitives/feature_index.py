@@ -70,8 +70,8 @@ def take_features(
         # Numbers and tensors change the feature dims in the same way for all leaves.
         ndim = sum(map(_dims_used, at))
         plan: Any = _rust.index_plan(leaf.shape[:ndim], at)
-        own = ndim if by_own_dims else None
-        return _part(td, at, td._batch_size, plan[1], error, own)
+        index_ndim = ndim if by_own_dims else None
+        return _part(td, at, td._batch_size, plan[1], error, index_ndim)
     except IndexError:
         if by_own_dims:
             raise
@@ -137,13 +137,13 @@ def _slices_features(items: tuple[Any, ...], ndim: int) -> bool:
 
 def _first_leaf(td: CollectionProtocol) -> Any:
     for value in list(td._entries().values()):
-        found = value
+        leaf = value
         if isinstance(value, CollectionProtocol):
-            found = None if value._is_non_tensor else _first_leaf(value)
+            leaf = None if value._is_non_tensor else _first_leaf(value)
         elif special.is_shared(value):
-            found = None
-        if found is not None:
-            return found
+            leaf = None
+        if leaf is not None:
+            return leaf
     return None
 
 
@@ -153,19 +153,19 @@ def _part(
     batch_size: torch.Size,
     size: torch.Size,
     error: IndexError,
-    own: int | None,
+    index_ndim: int | None,
 ) -> Any:
-    if (own is None and td._batch_size != batch_size) or td._has_names():
+    if (index_ndim is None and td._batch_size != batch_size) or td._has_names():
         raise error
     entries: dict[str, Any] = {}
     held: list[tuple[str, Any]] = list(td._tensordict.items())
     for key, value in held:
         if not isinstance(value, CollectionProtocol):
             entries[key] = special.at(value, at, size)
-        elif own is not None and len(value.batch_size) >= own:
+        elif index_ndim is not None and len(value.batch_size) >= index_ndim:
             entries[key] = value[at]
         elif value._is_dense:
-            entries[key] = _part(value, at, batch_size, size, error, own)
+            entries[key] = _part(value, at, batch_size, size, error, index_ndim)
         elif isinstance(value, value._non_tensor_type):
             # One value for all rows, whatever the number of rows.
             entries[key] = value._broadcast(size)

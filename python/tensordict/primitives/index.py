@@ -184,15 +184,15 @@ def _index_plan(
     dims: list[Any] = []
     tensors: list[tuple[Any, int, bool]] = []
     out: list[Any] = []
-    dim, whole = 0, True
+    dim, takes_all = 0, True
     for item in items:
         if isinstance(item, slice):
             dims.append((_slice_length(item, batch_size[dim]), dim))
-            whole = whole and _is_whole(item)
+            takes_all = takes_all and _is_whole(item)
             out.append(item)
             dim += 1
             continue
-        whole = False
+        takes_all = False
         if item is None:
             dims.append((1, -1))
             out.append(item)
@@ -222,7 +222,7 @@ def _index_plan(
                 _check_bounds(item, dim, batch_size[dim])
             out.append(item)
             dim += 1
-    if whole:
+    if takes_all:
         return None
     if tensors:
         dims = _advanced_dims(dims, tensors)
@@ -273,13 +273,13 @@ def _advanced_dims(
         for shape, dim, is_mask in tensors:
             if len(shape) < back:
                 continue
-            own = shape[-back]
-            if own != 1:
-                if length not in (1, own):
+            length_of_tensor = shape[-back]
+            if length_of_tensor != 1:
+                if length not in (1, length_of_tensor):
                     shapes = ", ".join(str(list(t[0])) for t in tensors)
                     raise IndexError(MSG_BROADCAST.format(shapes))
-                length = own
-            if own != 1 or is_mask:
+                length = length_of_tensor
+            if length_of_tensor != 1 or is_mask:
                 claims += 1
                 varying = sum(1 for other in shape if other != 1)
                 source = dim if varying == 1 or is_mask else -1
@@ -326,9 +326,9 @@ def at_plan(
 
     ``batch_size`` is the root's batch size, and ``size`` the result's.
     """
-    old, own_names, own = td._batch_size, td._td_dim_names, size
+    old, own_names, own_size = td._batch_size, td._td_dim_names, size
     if old != batch_size:
-        own = torch.Size([*size, *old[len(batch_size) :]])
+        own_size = torch.Size([*size, *old[len(batch_size) :]])
     held = td._tensordict.copy()
     entries, others = on_plain(held, "__getitem__", (index,), NO_TAIL, 0)
     for key in others:
@@ -341,10 +341,10 @@ def at_plan(
                 else nested._index(index)
             )
         else:
-            entries[key] = special.at(value, index, own)
+            entries[key] = special.at(value, index, own_size)
     if own_names is not None:
-        own_names = _spliced_names(own_names, names, len(batch_size), own)
-    return new(td.__class__, entries, own, td._device, own_names)
+        own_names = _spliced_names(own_names, names, len(batch_size), own_size)
+    return new(td.__class__, entries, own_size, td._device, own_names)
 
 
 def set_index(td: Any, index: Any, value: object) -> None:
@@ -506,7 +506,7 @@ def view_shape(batch_size: torch.Size, shape: Sequence[int]) -> torch.Size | Non
     total = 1
     for length in batch_size:
         total *= length
-    known, free = 1, -1
+    known_total, free = 1, -1
     for position, length in enumerate(shape):
         if length == -1:
             if free >= 0:
@@ -514,10 +514,10 @@ def view_shape(batch_size: torch.Size, shape: Sequence[int]) -> torch.Size | Non
                 raise RuntimeError(msg)
             free = position
         else:
-            known *= length
-    if free >= 0 and known > 0 and total % known == 0:
-        return torch.Size([*shape[:free], total // known, *shape[free + 1 :]])
-    if free >= 0 or known != total or any(length < 0 for length in shape):
+            known_total *= length
+    if free >= 0 and known_total > 0 and total % known_total == 0:
+        return torch.Size([*shape[:free], total // known_total, *shape[free + 1 :]])
+    if free >= 0 or known_total != total or any(length < 0 for length in shape):
         msg = f"invalid shape {list(shape)} for a batch of {total} elements"
         raise RuntimeError(msg)
     return shape

@@ -112,19 +112,19 @@ def plan_collection(
         if entry is NO_DEFAULT:
             if td.is_locked:
                 raise locked_error(td)
-            own = size[-value.batch_dims :] if value.batch_dims else size
-            fresh.append((td, key, preallocated(td, at, own, k, item)))
+            entry_size = size[-value.batch_dims :] if value.batch_dims else size
+            fresh.append((td, key, preallocated(td, at, entry_size, k, item)))
         elif isinstance(entry, CollectionProtocol):
             if holds_values(entry):
-                own = torch.Size([*size, *entry.batch_size[k:]])
-                entry._check_item(own, item, at)
+                entry_size = torch.Size([*size, *entry.batch_size[k:]])
+                entry._check_item(entry_size, item, at)
                 writes.append((td, key, entry, item))
             elif holds_values(item):
                 raise not_a_value(key, entry, item)
             elif isinstance(item, CollectionProtocol) and entry._is_dense:
-                own = torch.Size([*size, *entry._batch_size[k:]])
+                entry_size = torch.Size([*size, *entry._batch_size[k:]])
                 try:
-                    item = fit_source(entry._batch_size, at, own, item)
+                    item = fit_source(entry._batch_size, at, entry_size, item)
                     plan_collection(entry, at, size, k, item, writes, fresh)
                 except RuntimeError as error:
                     raise at_key(error, key) from None
@@ -158,8 +158,8 @@ def preallocated(
         entry[at] = item
         return entry
     if holds_values(item):
-        own = torch.Size([*batch_size[:k], *item.batch_size[extra:]])
-        made = item._preallocated(at, own)
+        entry_size = torch.Size([*batch_size[:k], *item.batch_size[extra:]])
+        made = item._preallocated(at, entry_size)
         if device is not None:
             made._device = device
         return made
@@ -169,11 +169,11 @@ def preallocated(
         key: preallocated(td, at, size, k, child)
         for key, child in list(item._tensordict.items())
     }
-    own = torch.Size([*batch_size[:k], *item._batch_size[extra:]])
+    entry_size = torch.Size([*batch_size[:k], *item._batch_size[extra:]])
     names = td.names if td._has_names() else None
     if names is not None:
-        names = [*names[:k], *[None] * (len(own) - k)]
-    return new(type(item), entries, own, device, names)
+        names = [*names[:k], *[None] * (len(entry_size) - k)]
+    return new(type(item), entries, entry_size, device, names)
 
 
 def is_common(number: Any) -> bool:
@@ -222,10 +222,10 @@ def pair_fitting(
     With ``of_class``, all tensordicts must have one class. If ``values`` is passed,
     non-tensor entries and their new values are appended to it.
     """
-    own = td._batch_size
-    if (of_class and type(source) is not type(td)) or len(own) < k:
+    td_size = td._batch_size
+    if (of_class and type(source) is not type(td)) or len(td_size) < k:
         return False
-    if source._batch_size != size + own[k:]:
+    if source._batch_size != size + td_size[k:]:
         return False
     for key, item in list(source._tensordict.items()):
         entry = td._tensordict.get(key)

@@ -61,14 +61,14 @@ def stack(tds: Any, dim: int) -> Any:
     for td in tds:
         if td._is_dense:
             # Attributes cost less to compile than properties and methods.
-            own, entries = td._batch_size, td._tensordict
+            td_size, entries = td._batch_size, td._tensordict
             named = named or td._td_dim_names is not None
         else:
-            own, entries = td.batch_size, td._entries_to_join()
+            td_size, entries = td.batch_size, td._entries_to_join()
             named = named or td._has_names()
-        if own != batch_size:
+        if td_size != batch_size:
             raise RuntimeError(
-                MSG_STACK_BATCH.format(len(all_entries), own, batch_size)
+                MSG_STACK_BATCH.format(len(all_entries), td_size, batch_size)
             )
         if len(entries) != len(mine):
             raise _exclusive("", [*all_entries, entries])
@@ -187,15 +187,15 @@ def cat(tds: Any, dim: int) -> Any:
     length = 0
     for td in tds:
         if td._is_dense:
-            own, entries = td._batch_size, td._tensordict
+            td_size, entries = td._batch_size, td._tensordict
         else:
-            whole = td._cat_with_entries(tds, dim)
-            if whole is not None:
-                return whole
-            own, entries = td.batch_size, td._entries_to_join()
-        if own != batch_size:
-            _check_cat(batch_size, own, dim, len(all_entries))
-        length += own[dim] if dim < len(own) else 0
+            result = td._cat_with_entries(tds, dim)
+            if result is not None:
+                return result
+            td_size, entries = td.batch_size, td._entries_to_join()
+        if td_size != batch_size:
+            _check_cat(batch_size, td_size, dim, len(all_entries))
+        length += td_size[dim] if dim < len(td_size) else 0
         if len(entries) != len(mine):
             raise _cat_keys(len(all_entries), entries, mine)
         all_entries.append(entries)
@@ -242,17 +242,17 @@ def _cat_keys(position: int, other: dict[str, Any], first: dict[str, Any]) -> Ke
     return absent_key(MSG_CAT_KEYS.format(position, sorted(other), sorted(first)))
 
 
-def _check_cat(first: torch.Size, own: torch.Size, dim: int, position: int) -> None:
-    if len(own) != len(first):
+def _check_cat(first: torch.Size, size: torch.Size, dim: int, position: int) -> None:
+    if len(size) != len(first):
         # Nested tensordicts may have different numbers of dims: the leaves decide.
-        if dim < len(own):
+        if dim < len(size):
             return
         msg = (
             "Tensors must have same number of dimensions: got "
-            f"{len(first)} and {len(own)}"
+            f"{len(first)} and {len(size)}"
         )
         raise RuntimeError(msg)
-    for at, (length, expected) in enumerate(zip(own, first, strict=True)):
+    for at, (length, expected) in enumerate(zip(size, first, strict=True)):
         if at != dim and length != expected:
             msg = (
                 f"Sizes of tensors must match except in dimension {dim}. Expected "

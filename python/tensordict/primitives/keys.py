@@ -104,15 +104,15 @@ def _select(
         value = td._get_entry(key, NO_DEFAULT)
         if value is NO_DEFAULT:
             if strict:
-                whole = (*path, key, *rests[0])
-                raise missing_key(td, key, whole, len(path))
+                full_path = (*path, key, *rests[0])
+                raise missing_key(td, key, full_path, len(path))
             continue
         below = [rest for rest in rests if rest]
         if below:
             if not isinstance(value, CollectionProtocol):
                 if strict:
-                    whole = (*path, key, *below[0])
-                    raise through_leaf(whole, len(path) + 1, value)
+                    full_path = (*path, key, *below[0])
+                    raise through_leaf(full_path, len(path) + 1, value)
                 continue
             inner = (*path, key)
             value = _select(value, below, inplace, strict, changes, inner)

@@ -38,14 +38,14 @@ def leave_out(setting: str, stems: Iterable[str]) -> None:
     }
     every = {name: twin for found in twins.values() for name, twin in found.items()}
     left_out: dict[str, Any] = {}
-    for asked in setting.split(","):
-        name = asked.strip().removeprefix("-")
-        if not asked.strip().startswith("-") or name not in {*twins, *every}:
+    for item in setting.split(","):
+        name = item.strip().removeprefix("-")
+        if not item.strip().startswith("-") or name not in {*twins, *every}:
             close = difflib.get_close_matches(name, [*twins, *every]) or list(twins)
             known = ", ".join(f"-{each}" for each in close)
             raise ValueError(
                 "TENSORDICT_NATIVE lists the native primitives to turn off, each with a"
-                f" minus before it, and contains {asked!r}. Valid names: {known}."
+                f" minus before it, and contains {item!r}. Valid names: {known}."
             )
         left_out |= twins[name] if name in twins else {name: every[name]}
     for name, twin in left_out.items():

@@ -208,13 +208,17 @@ def _no_place(key: str, module: nn.Module) -> KeyError:
 
 def _other_shapes(td: CollectionProtocol, module: nn.Module) -> RuntimeError:
     """Make the error that names the values whose shapes differ from the module's."""
-    own: dict[str, Any] = dict(module.named_parameters(remove_duplicate=False))
-    own.update(module.named_buffers(remove_duplicate=False))
+    module_tensors: dict[str, Any] = dict(
+        module.named_parameters(remove_duplicate=False)
+    )
+    module_tensors.update(module.named_buffers(remove_duplicate=False))
     found = []
     for key, value in td.items(True, True):
         name = key if isinstance(key, str) else ".".join(key)
-        if name in own and not _fits(value, own[name]):
-            shapes = f"{list(value.shape)} in place of {list(own[name].shape)}"
+        if name in module_tensors and not _fits(value, module_tensors[name]):
+            shapes = (
+                f"{list(value.shape)} in place of {list(module_tensors[name].shape)}"
+            )
             found.append(f"{name} {shapes}")
     listed = ", ".join(found[:8]) + (", ..." if len(found) > 8 else "")
     name = type(module).__name__
@@ -354,7 +358,7 @@ def _others(
     Raises:
         RuntimeError: ``td`` lacks an entry that it must have.
     """
-    found = walk.others
+    tied_places = walk.others
     is_whole = True
     rest = walk.visited
     while rest:
@@ -370,7 +374,7 @@ def _others(
                     continue
                 known = walk.tied.get(old)
                 if known is not None:
-                    found.append((holder, key, old))
+                    tied_places.append((holder, key, old))
                     _plan_write(walk, holder, slots, key, known)
                 elif key not in optional and slots is not holder.__dict__:
                     is_whole = False
@@ -380,7 +384,7 @@ def _others(
                 rest.append((child, {}))
     if not is_whole and strict is not False:
         refuse_missing(td, module, strict)
-    return found
+    return tied_places
 
 
 def _content(holder: Any) -> tuple[tuple[Any, ...], Any, Any, int]:
@@ -464,12 +468,12 @@ def _note_replaced(
 ) -> None:
     """Record the tensors that a block put into a module in place of ``given``."""
     held = (current._tensordict if current._is_dense else current._entries()).copy()
-    known = td._tensordict if td._is_dense else td._entries()
+    source_entries = td._tensordict if td._is_dense else td._entries()
     put = given._tensordict if given._is_dense else given._entries()
     for key, value in held.items():
-        if key not in known or key not in put:
+        if key not in source_entries or key not in put:
             continue
         if isinstance(value, CollectionProtocol):
-            _note_replaced(known[key], value, put[key], replaced)
+            _note_replaced(source_entries[key], value, put[key], replaced)
         elif value is not put[key] and not _is_same_memory(value, put[key]):
             replaced.append((td, key, value))

@@ -567,18 +567,18 @@ class CollectionProtocol:
         Raises:
             RuntimeError: this tensordict has other names.
         """
-        held = self.names
-        wanted = names + held[len(names) :]
-        if held == wanted:
+        present_names = self.names
+        wanted = names + present_names[len(names) :]
+        if present_names == wanted:
             return self
         if any(
             own is not None and own != new
-            for own, new in zip(held, wanted, strict=True)
+            for own, new in zip(present_names, wanted, strict=True)
         ):
-            raise RuntimeError(MSG_REFINED.format(held, wanted))
-        made = self.clone(False)
-        made.names = wanted
-        return made
+            raise RuntimeError(MSG_REFINED.format(present_names, wanted))
+        renamed = self.clone(False)
+        renamed.names = wanted
+        return renamed
 
     def _nested_class(self, key: str, value: object) -> type[Any]:
         """Return the class that the short form names for a nested tensordict."""

@@ -126,10 +126,10 @@ def _has_moved(cls: type, shown: str) -> bool:
 
 def _family(root: type) -> list[type]:
     """Return all direct and indirect subclasses."""
-    found: list[type] = []
+    subclasses: list[type] = []
     waiting: list[type] = list(root.__subclasses__())
     while waiting:
         cls = waiting.pop()
-        found.append(cls)
+        subclasses.append(cls)
         waiting.extend(cls.__subclasses__())
-    return found
+    return subclasses

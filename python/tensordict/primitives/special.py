@@ -174,8 +174,8 @@ class EntryKind:
         changes, an entry for which :meth:`resized` returns an entry is not passed to
         ``op``. The native walks call only :meth:`resized` in this case.
         """
-        whole = None if size is None else self.resized(entry, size)
-        return _called(entry, op, args) if whole is None else whole
+        kept = None if size is None else self.resized(entry, size)
+        return _called(entry, op, args) if kept is None else kept
 
     def instead(
         self, entry: torch.Tensor, op: str | Callable[..., Any], args: tuple[Any, ...]
@@ -206,8 +206,8 @@ class EntryKind:
 
     def padded(self, entry: torch.Tensor, padding: float) -> torch.Tensor:
         """Return a tensor whose rows have one shape, filled up with ``padding``."""
-        whole: torch.Tensor = entry
-        return whole
+        tensor: torch.Tensor = entry
+        return tensor
 
     def split(
         self,
@@ -293,11 +293,11 @@ def register_entry_kind(kind: EntryKind) -> None:
     Raises:
         ValueError: a kind of this name or for this class is registered already.
     """
-    for known in KINDS:
-        if known.name == kind.name or (kind.cls and known.cls is kind.cls):
+    for registered in KINDS:
+        if registered.name == kind.name or (kind.cls and registered.cls is kind.cls):
             msg = (
                 f"The entry kind {kind.name!r} of {kind.cls} cannot be registered: "
-                f"{known.name!r} of {known.cls} is registered already. Use another "
+                f"{registered.name!r} of {registered.cls} is registered already. Use another "
                 "name and another class."
             )
             raise ValueError(msg)
@@ -515,9 +515,9 @@ def foreach(op: str | Callable[..., Any], lists: list[Any]) -> list[Any] | None:
     Return None if all kinds leave it to torch.
     """
     for kind in dict.fromkeys(map(kind_of, lists[0])):
-        made = None if kind is None else kind.foreach(op, lists)
-        if made is not None:
-            return made
+        results = None if kind is None else kind.foreach(op, lists)
+        if results is not None:
+            return results
     return None
 
 
@@ -569,8 +569,8 @@ def joined(
 
 def results_as_sources(results: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
     """Give each plain result of a list of tensors the kind of its source."""
-    made = []
+    converted = []
     for result, source in zip(results, sources, strict=True):
         kind = kind_of(source) if type(result) is torch.Tensor else None
-        made.append(result if kind is None else kind.like(source, result))
-    return made
+        converted.append(result if kind is None else kind.like(source, result))
+    return converted

@@ -165,13 +165,13 @@ def stack_uninitialized(tensors: tuple[Any, ...]) -> Any:
     # torch's annotation is the constructor of an initialized parameter.
     parameter: Any = _BatchedUninitializedParameter
     like: Any = {"device": first.device, "dtype": first.dtype}
-    made: Any
+    stacked: Any
     if isinstance(first, nn.Parameter):
-        made = parameter(first.requires_grad, **like)
+        stacked = parameter(first.requires_grad, **like)
     else:
-        made = _BatchedUninitializedBuffer(**like)
-    made.batch_size = torch.Size([len(tensors)])
-    return made
+        stacked = _BatchedUninitializedBuffer(**like)
+    stacked.batch_size = torch.Size([len(tensors)])
+    return stacked
 
 
 def has_uninitialized(leaves: Iterable[Any]) -> bool:
