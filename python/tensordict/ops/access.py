@@ -432,7 +432,7 @@ class AccessOps(CollectionProtocol):
             return default
         if value is None:
             raise missing_of_all(self, path)
-        value = _kept(value)
+        value = _detached_entry(value)
         self.del_(path)
         return value
 
@@ -449,7 +449,7 @@ class AccessOps(CollectionProtocol):
             msg = "popitem(): dictionary is empty"
             raise KeyMessageError(msg)
         key = next(reversed(entries))
-        value = _kept(entries[key])
+        value = _detached_entry(entries[key])
         self._del_entry(key)
         return key, value
 
@@ -466,7 +466,7 @@ class AccessOps(CollectionProtocol):
         return self
 
 
-def _kept(value: object) -> Any:
+def _detached_entry(value: object) -> Any:
     """Return a removed entry in a form that no longer writes through to its parent."""
     if not isinstance(value, CollectionProtocol) or not value._writes_through():
         return value

@@ -25,7 +25,7 @@ MSG_FUNCTION = (
     "{}() calls its first argument with each leaf, and {!r:.50} is no function."
 )
 MSG_OTHERS = (
-    "'{}' object has no entries: {}() takes collections with the same keys behind its function. "
+    "'{}' object has no entries: {}() takes tensordicts with the same keys after its function. "
     "A value that is the same for all leaves belongs into the function: "
     "lambda leaf: fn(leaf, value)."
 )

@@ -60,17 +60,23 @@ def _interpolate_(values: list[torch.Tensor], end: object, weight: Any) -> Any:
 
 
 def _maximum_(values: list[torch.Tensor], operand: torch.Tensor) -> Any:
-    return _written(torch._foreach_maximum, torch._foreach_maximum_, values, operand)
+    return _write_or_copy(
+        torch._foreach_maximum, torch._foreach_maximum_, values, operand
+    )
 
 
 def _minimum_(values: list[torch.Tensor], operand: torch.Tensor) -> Any:
-    return _written(torch._foreach_minimum, torch._foreach_minimum_, values, operand)
+    return _write_or_copy(
+        torch._foreach_minimum, torch._foreach_minimum_, values, operand
+    )
 
 
 OF_LEAVES.update((_interpolate_, _maximum_, _minimum_))
 
 
-def _written(op: Any, op_: Any, values: list[torch.Tensor], operand: object) -> Any:
+def _write_or_copy(
+    op: Any, op_: Any, values: list[torch.Tensor], operand: object
+) -> Any:
     """Call ``op_``; with autograd, copy the results of ``op``: ``op_`` has no grad."""
     given = operand if type(operand) is list else [operand]
     if torch.is_grad_enabled() and any(
@@ -212,7 +218,7 @@ class ArithmeticOps(CollectionProtocol):
                 operand = int(operand)  # torch cannot subtract from a bool
             return _subtract_from(list(torch._foreach_mul(values, alpha)), operand)
 
-        return elementwise_with(op)(_stub)(self, other, default)
+        return elementwise_with(op)(_method_stub)(self, other, default)
 
     @elementwise_with(_subtract_from)
     def _rsub(self, other: object, *, default: object = None) -> Self:
@@ -381,7 +387,7 @@ class ArithmeticOps(CollectionProtocol):
             result = combine(_clamp_each, self, min, max)
             if result.is_locked:
                 result.unlock_()
-        return result if out is None else _into(out, result)
+        return result if out is None else _write_into_out(out, result)
 
     # Three operands ----------------------------------------------------------------------
 
@@ -557,7 +563,7 @@ class ArithmeticOps(CollectionProtocol):
         """Return :meth:`bitwise_and`."""
 
 
-def _stub(self: Any, other: object, default: object = None) -> Any:
+def _method_stub(self: Any, other: object, default: object = None) -> Any:
     """Give a method that is filled on the fly its name and signature."""
 
 
@@ -571,7 +577,7 @@ def _clamp_each(
     ]
 
 
-def _into(out: Any, result: CollectionProtocol) -> Any:
+def _write_into_out(out: Any, result: CollectionProtocol) -> Any:
     """Write the leaves of ``result`` into the leaves of ``out``.
 
     Raises:

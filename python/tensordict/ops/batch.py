@@ -373,7 +373,7 @@ def _has_any(names: list[Any]) -> bool:
     return names.count(None) < len(names)
 
 
-def _looked_at(td: CollectionProtocol) -> list[tuple[str, Any]]:
+def _sample_items(td: CollectionProtocol) -> list[tuple[str, Any]]:
     """Return samples of the direct entries: only shapes are needed, no file is read."""
     held = td._sample_entries() if isinstance(td, PartsProtocol) else td._entries()
     return list(held.items())
@@ -384,7 +384,7 @@ def _collect_resized(
 ) -> None:
     """Append ``td`` and nested ones that must take ``size``; raise if one cannot."""
     ndim = len(size)
-    for key, value in _looked_at(td):
+    for key, value in _sample_items(td):
         if isinstance(value, CollectionProtocol):
             if value.batch_size[:ndim] != size:
                 try:
@@ -420,7 +420,7 @@ def _collect_renamed(
         for member in stack.tensordicts:
             _collect_renamed(member, rest, len(rest), path, changed)
         return
-    for key, value in _looked_at(td):
+    for key, value in _sample_items(td):
         if type(value) is not torch.Tensor and isinstance(value, CollectionProtocol):
             _collect_renamed(value, names, ndim, (*path, key), changed)
 

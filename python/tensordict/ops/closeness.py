@@ -111,7 +111,7 @@ assert_allclose_td = assert_close
 def _check_keys(
     actual: CollectionProtocol, expected: CollectionProtocol, intersection: bool
 ) -> None:
-    """Raise where two collections differ in their keys, and that matters."""
+    """Raise an error if the keys differ, unless ``intersection`` allows it."""
     mine, theirs = set(actual._sample_entries()), set(expected._sample_entries())
     if not intersection and mine != theirs:
         missing, extra = mine - theirs, theirs - mine

@@ -139,7 +139,7 @@ class ConsolidatingOps(CollectionProtocol):
 
     @classmethod
     def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
-        """Make a collection. See :mod:`tensordict.storage.layouts.consolidated`."""
+        """Make a tensordict. See :mod:`tensordict.storage.layouts.consolidated`."""
         return sources.dense_from_description(cls, level, source, path)
 
     def _put_leaves(self, leaves: Iterator[Any]) -> None:
@@ -162,5 +162,5 @@ class ConsolidatingOps(CollectionProtocol):
     def _from_level(
         cls, level: dict[str, Any], reader: Any, path: Any, is_part: bool = False
     ) -> Any:
-        """Make a collection. See :mod:`tensordict.storage.safetensors_levels`."""
+        """Make a tensordict. See :mod:`tensordict.storage.safetensors_levels`."""
         return _safetensors.dense_from_level(cls, level, reader, path, is_part)

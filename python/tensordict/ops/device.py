@@ -216,7 +216,7 @@ class DeviceOps(CollectionProtocol):
             values, device, dtype, memory_format, non_blocking, non_blocking_pin
         )
         if inplace:
-            _put(self, iter(moved), device)
+            _replace_leaves(self, iter(moved), device)
             result = self
         else:
             result = _rust.rebuild(self, moved, True, batch_size is None and not moves)
@@ -304,7 +304,9 @@ class DeviceOps(CollectionProtocol):
             return map_leaves(self, _pinned, (), None, True, 0, True)
         if self.is_locked:
             raise locked_error(self)
-        _put(self, iter([_pinned(leaf) for leaf in _rust.leaves(self)]), None)
+        _replace_leaves(
+            self, iter([_pinned(leaf) for leaf in _rust.leaves(self)]), None
+        )
         return self
 
     def pin_memory_(self, num_threads: int = 0) -> Self:
@@ -473,11 +475,11 @@ def _set_device(td: CollectionProtocol, device: torch.device | None) -> None:
         collection._device = device
 
 
-def _put(td: Any, values: Any, device: torch.device | None) -> None:
+def _replace_leaves(td: Any, values: Any, device: torch.device | None) -> None:
     """Replace the leaves of ``td`` in order, and set its device attribute."""
     for key, value in list(td._entries().items()):
         if isinstance(value, CollectionProtocol):
-            _put(value, values, device)
+            _replace_leaves(value, values, device)
         else:
             td._set_entry(key, next(values))
     if device is not None:

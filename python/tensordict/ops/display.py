@@ -398,7 +398,7 @@ class PrintedEntry:
         return repr(self.value)
 
 
-def _is_whole(value: object) -> bool:
+def _ignores_batch_size(value: object) -> bool:
     """Return whether an entry ignores the batch size: its whole shape prints."""
     kind = value._class if isinstance(value, MetaTensor) else type(value)
     return is_shared_class(kind)
@@ -413,7 +413,11 @@ def _compact_leaf(
         return repr(value)
     shape = _known_shape(value)
     own = shape[len(parent.batch_size) :]
-    is_own = len(shape) < len(parent.batch_size) or shape == [-1] or _is_whole(value)
+    is_own = (
+        len(shape) < len(parent.batch_size)
+        or shape == [-1]
+        or _ignores_batch_size(value)
+    )
     text = _shape(shape if is_own else own)
     if options["show_dtype"]:
         text = _short_dtype(value.dtype) + text

@@ -73,7 +73,7 @@ class DistributedOps(CollectionProtocol):
             return
         from tensordict.distributed import calls
 
-        options = calls.Options(init_tag, pseudo_rand, consolidated, _known(wire))
+        options = calls.Options(init_tag, pseudo_rand, consolidated, _is_old_wire(wire))
         calls.send(self, dst, group, group_dst, options, later=False)
 
     def recv(
@@ -113,7 +113,7 @@ class DistributedOps(CollectionProtocol):
             return src.recv(self)
         from tensordict.distributed import calls
 
-        options = calls.Options(init_tag, pseudo_rand, consolidated, _known(wire))
+        options = calls.Options(init_tag, pseudo_rand, consolidated, _is_old_wire(wire))
         return calls.receive(self, src, group, group_src, options, later=False)
 
     def isend(
@@ -151,7 +151,7 @@ class DistributedOps(CollectionProtocol):
         """
         from tensordict.distributed import calls
 
-        options = calls.Options(init_tag, pseudo_rand, consolidated, _known(wire))
+        options = calls.Options(init_tag, pseudo_rand, consolidated, _is_old_wire(wire))
         return calls.send(self, dst, group, group_dst, options, later=return_early)
 
     def irecv(
@@ -190,7 +190,7 @@ class DistributedOps(CollectionProtocol):
         """
         from tensordict.distributed import calls
 
-        options = calls.Options(init_tag, pseudo_rand, consolidated, _known(wire))
+        options = calls.Options(init_tag, pseudo_rand, consolidated, _is_old_wire(wire))
         found = calls.receive(
             self, src, group, group_src, options, later=return_premature
         )
@@ -229,7 +229,7 @@ class DistributedOps(CollectionProtocol):
         """
         from tensordict.distributed import calls
 
-        calls.init_remote(self, dst, group, device, use_broadcast, _known(wire))
+        calls.init_remote(self, dst, group, device, use_broadcast, _is_old_wire(wire))
 
     @classmethod
     def from_remote_init(
@@ -262,7 +262,7 @@ class DistributedOps(CollectionProtocol):
         from tensordict.distributed import calls
 
         return calls.from_remote_init(
-            cls, src, group, device, use_broadcast, _known(wire)
+            cls, src, group, device, use_broadcast, _is_old_wire(wire)
         )
 
     def broadcast(
@@ -455,7 +455,7 @@ def _is_pipe(peer: object) -> bool:
     return peer is not None and hasattr(peer, "send") and hasattr(peer, "recv")
 
 
-def _known(wire: str | None) -> bool:
+def _is_old_wire(wire: str | None) -> bool:
     """Return whether messages use the wire format of tensordict 0.15.
 
     Raises:

@@ -50,7 +50,7 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _filled(method: Callable[..., Any], stub: F) -> F:
+def _with_metadata_of(method: Callable[..., Any], stub: F) -> F:
     """Give ``method`` the name, signature, annotations and docstring of ``stub``."""
     return functools.update_wrapper(method, stub)  # type: ignore[return-value]
 
@@ -63,7 +63,7 @@ def elementwise(op: ForEach) -> Callable[[F], F]:
             return foreach(self, op)
 
         _rust.call_foreach_natively(method, False)
-        return _filled(method, stub)
+        return _with_metadata_of(method, stub)
 
     return fill
 
@@ -76,7 +76,7 @@ def elementwise_inplace(op: ForEach) -> Callable[[F], F]:
             _rust.foreach_inplace(self, op)
             return self
 
-        return _filled(method, stub)
+        return _with_metadata_of(method, stub)
 
     return fill
 
@@ -88,7 +88,7 @@ def mapping(op: str | Callable[..., Any]) -> Callable[[F], F]:
         def method(self: Any) -> Any:
             return _rust.map_leaves(self, op, (), None, True, 0, True)
 
-        return _filled(method, stub)
+        return _with_metadata_of(method, stub)
 
     return fill
 
@@ -105,26 +105,28 @@ def elementwise_with(op: ForEach) -> Callable[[F], F]:
     def fill(stub: F) -> F:
         def method(self: Any, other: object, default: object = None) -> Any:
             result = foreach(self, op, (other,), True)
-            return _with(op, self, other, default) if result is None else result
+            return _combine(op, self, other, default) if result is None else result
 
         def by_keyword(self: Any, other: object, *, default: object = None) -> Any:
             result = foreach(self, op, (other,), True)
-            return _with(op, self, other, default) if result is None else result
+            return _combine(op, self, other, default) if result is None else result
 
         def plain(self: Any, other: object) -> Any:
             result = foreach(self, op, (other,), True)
-            return _with(op, self, other, None) if result is None else result
+            return _combine(op, self, other, None) if result is None else result
 
         for each in (method, by_keyword, plain):
             _rust.call_foreach_natively(each, True)
         if "default" in (stub.__kwdefaults__ or {}):
-            return _filled(by_keyword, stub)
-        return _filled(method if stub.__defaults__ else plain, stub)
+            return _with_metadata_of(by_keyword, stub)
+        return _with_metadata_of(method if stub.__defaults__ else plain, stub)
 
     return fill
 
 
-def _with(op: ForEach, td: CollectionProtocol, other: object, default: object) -> Any:
+def _combine(
+    op: ForEach, td: CollectionProtocol, other: object, default: object
+) -> Any:
     """Compute ``op`` with an operand that does not match the leaves of ``td`` yet."""
     if isinstance(other, CollectionProtocol):
         return with_collection(op, td, other, default)
@@ -150,10 +152,10 @@ def elementwise_scaled(op: ForEach, sign: int) -> Callable[[F], F]:
             if alpha is not None:
                 each = _scaled(op, torch._foreach_add, sign, alpha, other)
             result = foreach(self, each, (other,), True)
-            return _with(each, self, other, default) if result is None else result
+            return _combine(each, self, other, default) if result is None else result
 
         _rust.call_foreach_natively(method, True)
-        return _filled(method, stub)
+        return _with_metadata_of(method, stub)
 
     return fill
 
@@ -199,7 +201,7 @@ def elementwise_scaled_inplace(op: ForEach, sign: int) -> Callable[[F], F]:
             return method(self, other, alpha)
 
         keyword = "alpha" in (stub.__kwdefaults__ or {})
-        return _filled(by_keyword if keyword else method, stub)
+        return _with_metadata_of(by_keyword if keyword else method, stub)
 
     return fill
 
@@ -213,7 +215,7 @@ def elementwise_with_inplace(op: ForEach) -> Callable[[F], F]:
                 return self
             return write_combined(op, self, other)
 
-        return _filled(method, stub)
+        return _with_metadata_of(method, stub)
 
     return fill
 
@@ -279,7 +281,7 @@ def casting(dtype: torch.dtype) -> Callable[[F], F]:
                 return result
             return _rust.map_leaves(self, method_name, args, None, True, 0, True)
 
-        return _filled(method, stub)
+        return _with_metadata_of(method, stub)
 
     return fill
 
@@ -326,6 +328,6 @@ def comparing(
             values = [op(value, other) for value in _rust.leaves(self)]
             return _rust.rebuild_as(self, values, self._plain_type)
 
-        return _filled(method, stub)
+        return _with_metadata_of(method, stub)
 
     return fill

@@ -195,7 +195,7 @@ class IndexWritesOps(CollectionProtocol):
             for target, value in refused_first(pairs, 0):
                 target[idx] = value
             return self
-        if self._is_non_tensor and _has_nothing(tensordict, True):
+        if self._is_non_tensor and _writes_nothing(tensordict, True):
             return self
         return self.update_at_(tensordict, idx, non_blocking=non_blocking)
 
@@ -220,9 +220,9 @@ def _collect_writes(
     mapping = source._as_source() if is_collection else source
     for key, value in list(mapping.items()):
         if nested and is_collection and td._get_entry(key, NO_DEFAULT) is NO_DEFAULT:
-            fresh.append((td, key, _made_at(td, source, key, index)))
+            fresh.append((td, key, _zeros_with(td, source, key, index)))
             continue
-        if _has_nothing(value, nested):
+        if _writes_nothing(value, nested):
             continue
         target = _rust.get(td, key)
         if not is_branch(target):
@@ -265,7 +265,7 @@ def _index_of(td: TensorCollection, entry: Any, index: Any) -> Any:
     return ...
 
 
-def _made_at(
+def _zeros_with(
     td: CollectionProtocol, source: CollectionProtocol, key: str, index: BatchIndex
 ) -> Any:
     """Make an entry for ``td``: zeros, and ``source``'s values at the index."""
@@ -276,12 +276,12 @@ def _made_at(
     return made._get_entry(key, None)
 
 
-def _has_nothing(value: object, nested: bool) -> bool:
+def _writes_nothing(value: object, nested: bool) -> bool:
     """Return whether a nested value has nothing to write and needs no entry."""
     if isinstance(value, CollectionProtocol):
         return nested and not value._is_non_tensor and not _rust.leaves(value)
     if isinstance(value, Mapping):
-        return all(_has_nothing(item, True) for item in value.values())
+        return all(_writes_nothing(item, True) for item in value.values())
     return False
 
 

@@ -239,13 +239,13 @@ class IndexingOps(CollectionProtocol):
             )
         elif not isinstance(other, CollectionProtocol):
             views = spread(self, leaves, condition)
-            chosen = _chosen(views, leaves, [other] * len(leaves))
+            chosen = _where_each(views, leaves, [other] * len(leaves))
             result = _rust.rebuild(self, chosen, True, True)
         else:
             others = _rust.align(self, other, True) if self._is_dense else None
             if others:
                 views = spread(self, leaves, condition)
-                chosen = _chosen(views, leaves, others)
+                chosen = _where_each(views, leaves, others)
                 result = _rust.rebuild(self, chosen, True, False)
             else:
                 result = _where_tree(self, condition, other, pad)
@@ -377,7 +377,7 @@ def _check_mask(mask: torch.Tensor, td: Any, leaves: list[Any]) -> None:
                 raise RuntimeError(MSG_MASK_SHAPE.format(mask.shape, leaves[0].shape))
 
 
-def _right(mask: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+def _append_dims(mask: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
     """Append dims of size 1 to ``mask``, until it has as many dims as ``leaf``."""
     missing = leaf.dim() - mask.dim()
     return mask.reshape(mask.shape + (1,) * missing) if missing else mask
@@ -430,10 +430,10 @@ def _where_entry(
         filled = torch.full_like(present, pad)
         value = filled if value is NO_DEFAULT else value
         item = filled if item is NO_DEFAULT else item
-    return special.where(_right(condition, value), value, item)
+    return special.where(_append_dims(condition, value), value, item)
 
 
-def _chosen(views: list[Any], leaves: list[Any], others: list[Any]) -> list[Any]:
+def _where_each(views: list[Any], leaves: list[Any], others: list[Any]) -> list[Any]:
     """Compute ``torch.where`` of each leaf."""
     try:
         return list(map(torch.where, views, leaves, others))

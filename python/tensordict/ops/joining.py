@@ -516,7 +516,7 @@ def _check_members(tds: Sequence[Any]) -> None:
         if isinstance(td, torch.Tensor):
             msg = (
                 f"'{type(td).__name__}' object has no attribute 'batch_size': item "
-                f"{position} is a tensor. Join collections with collections, and "
+                f"{position} is a tensor. Join tensordicts with tensordicts, and "
                 "tensors with tensors."
             )
             raise AttributeError(msg)
@@ -547,8 +547,8 @@ def _write_join(
     for key, value in list(tds[0]._entries().items()):
         group = [value, *(td._get_entry(key, NO_DEFAULT) for td in tds[1:])]
         target = out._get_entry(key, NO_DEFAULT)
-        if _is_whole(value) or _is_whole(target):
-            out._set_entry(key, _joined_alone(tds, key, dim, build))
+        if _is_replaced(value) or _is_replaced(target):
+            out._set_entry(key, _joined_entry(tds, key, dim, build))
         elif target is NO_DEFAULT:
             fresh = build(group, dim) if _is_nested(value) else join(group, dim)
             out.set(key, fresh)
@@ -569,7 +569,7 @@ def _check_entries(
     for key in keys:
         group = [td._get_entry(key, NO_DEFAULT) for td in tds]
         target = out._get_entry(key, NO_DEFAULT)
-        if any(_is_whole(value) for value in (target, *group)):
+        if any(_is_replaced(value) for value in (target, *group)):
             continue
         nested = [_is_nested(value) for value in group]
         if all(nested) and _is_nested(target):
@@ -606,12 +606,12 @@ def _is_nested(value: object) -> bool:
     return isinstance(value, CollectionProtocol)
 
 
-def _is_whole(value: object) -> bool:
+def _is_replaced(value: object) -> bool:
     """Return whether an entry is replaced, since it has no rows to write into."""
     return is_shared(value) or (holds_values(value))
 
 
-def _joined_alone(tds: Sequence[Any], key: str, dim: int, build: Any) -> Any:
+def _joined_entry(tds: Sequence[Any], key: str, dim: int, build: Any) -> Any:
     """Join an entry that ignores the batch size.
 
     The result may be a tensor of one of ``tds``, so it must not be written into.
@@ -634,8 +634,8 @@ def _write_group(
         target.update(build(group, dim), inplace=True)
         return
     for key, value in list(target._entries().items()):
-        if _is_whole(value):
-            target._set_entry(key, _joined_alone(group, key, dim, build))
+        if _is_replaced(value):
+            target._set_entry(key, _joined_entry(group, key, dim, build))
         else:
             items = [item._get_entry(key, NO_DEFAULT) for item in group]
             _write_group(value, items, dim, build, join)

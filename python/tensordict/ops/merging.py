@@ -50,7 +50,7 @@ MSG_FILL = (
 )
 
 
-def _chosen(source: CollectionProtocol, keys: object) -> dict[Any, Any]:
+def _selected(source: CollectionProtocol, keys: object) -> dict[Any, Any]:
     """Return the entries of ``source`` at ``keys``.
 
     If both a nested tensordict and keys inside it are named, only the latter count.
@@ -69,7 +69,7 @@ def _update_with_batch_size(
         RuntimeError: batch sizes differ, and values are written in place.
     """
     held: list[Any] = []
-    _hold(td, held)
+    _snapshot(td, held)
     try:
         _take_batch_sizes(td, source, options[1])
         update(td, source, *options)
@@ -89,7 +89,7 @@ def _update_with_batch_size(
         raise
 
 
-def _hold(td: Any, held: list[Any]) -> None:
+def _snapshot(td: Any, held: list[Any]) -> None:
     """Append ``td`` and nested ones with their entries or members, sizes, names."""
     td = _without_class(td)
     members = None if td._is_non_tensor else getattr(td, "tensordicts", None)
@@ -102,7 +102,7 @@ def _hold(td: Any, held: list[Any]) -> None:
         children = entries.values()
     for child in children:
         if isinstance(child, CollectionProtocol):
-            _hold(child, held)
+            _snapshot(child, held)
 
 
 class MergingOps(CollectionProtocol):
@@ -162,7 +162,7 @@ class MergingOps(CollectionProtocol):
             if kwargs:
                 source = {**dict(source.items()), **kwargs}
         if keys_to_update is not None:
-            chosen = _chosen(source, keys_to_update)
+            chosen = _selected(source, keys_to_update)
             is_sized = self._is_dense and isinstance(source, CollectionProtocol)
             if keys_to_update and update_batch_size:
                 check_size_of_some(self, source)
@@ -217,7 +217,7 @@ class MergingOps(CollectionProtocol):
             try:
                 source = dict(source)
             except (TypeError, ValueError) as error:
-                msg = f"{error}: update_() takes a collection or a mapping."
+                msg = f"{error}: update_() takes a tensordict or a mapping."
                 raise type(error)(msg) from None
         if kwargs and source is not kwargs:
             source = {**dict(source.items()), **kwargs}

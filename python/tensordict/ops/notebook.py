@@ -129,17 +129,19 @@ def html_tree(td: Any, previews: Previews = USUAL_PREVIEWS) -> str:
     The values of a leaf are read only for previews: a few images, single numbers, and
     histograms if requested.
     """
-    return f'{STYLE}<div class="td-tree">{_collection("", td, 0, previews)}</div>'
+    return (
+        f'{STYLE}<div class="td-tree">{_tensordict_element("", td, 0, previews)}</div>'
+    )
 
 
-def _collection(key: str, td: Any, level: int, previews: Previews) -> str:
+def _tensordict_element(key: str, td: Any, level: int, previews: Previews) -> str:
     """Return one tensordict with all its entries as a collapsible element."""
     entries = td._repr_entries()
     is_open = level == 0 or (level <= LEVELS_OPEN and len(entries) <= ENTRIES_OPEN)
     title = f"<b>{html.escape(key)}</b>" if key else ""
     class_name = type(td).__name__
     label = _note(class_name) if key else f"<b>{html.escape(class_name)}</b>"
-    notes = "".join(map(_note, _about(td, entries)))
+    notes = "".join(map(_note, _summary_notes(td, entries)))
     return (
         f"<details{' open' if is_open else ''}><summary>{title}{label}{notes}</summary>"
         f"{_list(td, entries, level, previews)}</details>"
@@ -176,7 +178,7 @@ def rich_tree(td: Any) -> Any:
         for key, value in entries[:ENTRIES_SHOWN]:
             if _is_level(value):
                 inner = value._repr_entries()
-                notes = [type(value).__name__, *_about(value, inner)]
+                notes = [type(value).__name__, *_summary_notes(value, inner)]
                 grow(tree.add(line(key, notes)), value, inner)
             else:
                 tree.add(line(key, _leaf_notes(value, td)))
@@ -189,7 +191,7 @@ def rich_tree(td: Any) -> Any:
         return tree
 
     entries = td._repr_entries()
-    root = rich.tree.Tree(line(type(td).__name__, _about(td, entries)))
+    root = rich.tree.Tree(line(type(td).__name__, _summary_notes(td, entries)))
     return grow(root, td, entries)
 
 
@@ -204,7 +206,7 @@ def _rest(entries: list[Any]) -> list[str]:
     return [f"… {more:,} more"] if more > 0 else []
 
 
-def _about(td: Any, entries: list[tuple[str, Any]]) -> list[str]:
+def _summary_notes(td: Any, entries: list[tuple[str, Any]]) -> list[str]:
     """Return the notes on a tensordict's line after its class."""
     place = _place_of_all(td)
     count = f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
@@ -220,7 +222,7 @@ def _place_of_all(td: Any) -> list[str]:
 
 def _item(key: str, value: object, td: object, level: int, previews: Previews) -> str:
     if _is_level(value):
-        return f"<li>{_collection(key, value, level + 1, previews)}</li>"
+        return f"<li>{_tensordict_element(key, value, level + 1, previews)}</li>"
     return f"<li><b>{html.escape(key)}</b>{_leaf(value, td, previews)}</li>"
 
 

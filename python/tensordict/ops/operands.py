@@ -27,7 +27,7 @@ OF_LEAVES: set[ForEach] = {torch._foreach_clamp_max_, torch._foreach_clamp_min_}
 MSG_EXTRA = "Some keys were not found: {}."
 MSG_BAD_DEFAULT = (
     'default must be a tensor, a number or "intersection", but got {!r}, and the two '
-    "collections do not have the same keys."
+    "tensordicts do not have the same keys."
 )
 MSG_BROADCAST = "output with shape {} doesn't match the broadcast shape {}"
 

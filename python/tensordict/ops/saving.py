@@ -569,7 +569,7 @@ class SavingOps(CollectionProtocol):
 
     @classmethod
     def _load_tree(cls, directory: SavedPath, options: object) -> Self:
-        """Make a collection from a directory. See :mod:`tensordict.storage`."""
+        """Make a tensordict from a directory. See :mod:`tensordict.storage`."""
         raise NotImplementedError(f"{cls} has no layout of its own")
 
     def _take_loaded(self, loaded: CollectionProtocol) -> Any:
@@ -577,4 +577,4 @@ class SavingOps(CollectionProtocol):
         return take_loaded_dense(self, loaded)
 
     def _refuse_in_place(self) -> None:
-        """Raise where this tensordict cannot become memory-mapped itself."""
+        """Raise an error if this tensordict cannot become memory-mapped itself."""

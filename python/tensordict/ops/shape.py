@@ -350,7 +350,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         """
         if not isinstance(other, CollectionProtocol):
             if not isinstance(other, torch.Tensor):
-                msg = f"expand_as() takes a tensor or a collection, got a {type(other).__name__}."
+                msg = f"expand_as() takes a tensor or a tensordict, got a {type(other).__name__}."
                 raise TypeError(msg)
             return self._expanded(other.shape, True)
         # Call the engine directly: `apply` would double the cost.

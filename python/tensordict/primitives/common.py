@@ -186,7 +186,7 @@ def check_results(op: Any, leaves: list[torch.Tensor], operands: list[Any]) -> N
                 raise
             msg = (
                 f"{error}. A leaf of dtype {leaf.dtype} cannot hold the result: use the "
-                "operation that gives a new collection, or change the dtype first. No "
+                "operation that returns a new tensordict, or change the dtype first. No "
                 "leaf was written."
             )
             raise RuntimeError(msg) from None

@@ -80,7 +80,7 @@ def unsqueeze(td: CollectionProtocol, dim: int, call: Call) -> Any:
 
 
 def squeeze(td: CollectionProtocol, dim: int | None, call: Call) -> Any:
-    """Remove the batch dim ``dim``, or all (None), where they have size 1."""
+    """Remove the batch dim ``dim`` if it has size 1; with None, all such dims."""
     batch_size = td.batch_size
     ndim = len(batch_size)
     if dim is None:

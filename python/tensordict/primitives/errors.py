@@ -90,7 +90,7 @@ def missing_key(
     if torch.compiler.is_compiling():
         return KeyError(text)
     path = path or (key,)
-    return MissingKeyError(text + _about_key(path, position, keys, "", td))
+    return MissingKeyError(text + _key_hints(path, position, keys, "", td))
 
 
 def missing_path(td: CollectionProtocol, path: tuple[str, ...], said: str) -> KeyError:
@@ -100,7 +100,7 @@ def missing_path(td: CollectionProtocol, path: tuple[str, ...], said: str) -> Ke
     for position, key in enumerate(path):
         keys = sorted(td._sample_entries())
         if key not in keys:
-            return MissingKeyError(said + _about_key(path, position, keys, said, td))
+            return MissingKeyError(said + _key_hints(path, position, keys, said, td))
         td = td._sample_entry(key)
         if not isinstance(td, CollectionProtocol):
             break
@@ -120,7 +120,7 @@ def missing_of_all(
     return missing_path(td, path, said)
 
 
-def _about_key(
+def _key_hints(
     path: tuple[str, ...],
     position: int,
     keys: Sequence[str],

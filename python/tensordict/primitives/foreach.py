@@ -39,7 +39,9 @@ def is_dense_throughout(td: CollectionProtocol) -> bool:
     return all([collection._is_dense for collection in _rust.containers(td)])
 
 
-def _in_line(td: CollectionProtocol, operand: object, is_complete: bool = False) -> Any:
+def _matched_operand(
+    td: CollectionProtocol, operand: object, is_complete: bool = False
+) -> Any:
     """Return the operand in the form to pass on; None if there is none."""
     if isinstance(operand, (int, float, complex)) or is_shared_tensor(operand):
         return operand
@@ -51,7 +53,7 @@ def _in_line(td: CollectionProtocol, operand: object, is_complete: bool = False)
     return align(td, operand, is_complete)
 
 
-def _of_each(lists: list[Any], count: int) -> list[Any]:
+def _repeat_for_leaves(lists: list[Any], count: int) -> list[Any]:
     """Repeat each operand that is a tensor without dims, once for each leaf.
 
     Some foreach functions read the value of a single tensor, which cannot be compiled.
@@ -79,7 +81,7 @@ def foreach(
         if isinstance(operand, (int, float, complex)):
             lists.append(operand)
             continue
-        found = _in_line(td, operand)
+        found = _matched_operand(td, operand)
         if found is None:
             return None
         lists.append(found)
@@ -89,7 +91,11 @@ def foreach(
         if sources and not any_special(*sources):
             # The functions below inline, since the compiler would enter them.
             held.update(
-                zip(held, op(sources, *_of_each(lists, len(sources))), strict=False)
+                zip(
+                    held,
+                    op(sources, *_repeat_for_leaves(lists, len(sources))),
+                    strict=False,
+                )
             )
             names = td._td_dim_names
             result = new(
@@ -104,7 +110,7 @@ def foreach(
             return result
     sources = leaves(td)
     if sources:
-        values = op(sources, *_of_each(lists, len(sources)))
+        values = op(sources, *_repeat_for_leaves(lists, len(sources)))
     else:
         values = sources
     if any_special(*sources):
@@ -123,14 +129,14 @@ def foreach_inplace(
     """
     lists = []
     for operand in operands:
-        found = _in_line(td, operand)
+        found = _matched_operand(td, operand)
         if found is None:
             return False
         lists.append(found)
     values = leaves(td)
     if values:
         check_results(op, values, lists)
-        op(values, *_of_each(lists, len(values)))
+        op(values, *_repeat_for_leaves(lists, len(values)))
     if not is_dense_throughout(td):
         td._store_leaves(values)
     return True
@@ -144,7 +150,7 @@ def compare(
     It has no names and is unlocked. Return None if ``other`` kept ``op`` from being
     called.
     """
-    operand = _in_line(td, other, True)
+    operand = _matched_operand(td, other, True)
     if operand is None:
         return None
     if isinstance(operand, list):

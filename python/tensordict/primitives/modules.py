@@ -154,7 +154,7 @@ def swap_module(
     like = td if plan_only else None
     try:
         swapped = plan(td, module, like, walk)
-        others = _others(walk, td, module, strict)
+        others = _plan_tied(walk, td, module, strict)
     except _OtherShapeError:
         raise _other_shapes(td, module) from None
     except ValuesDiffer:
@@ -350,7 +350,7 @@ def _plan_params(td: CollectionProtocol, params: Any, like: Any, walk: _Walk) ->
     return _rust.new(cls, entries, params.batch_size, params.device, None)
 
 
-def _others(
+def _plan_tied(
     walk: _Walk, td: CollectionProtocol, module: nn.Module, strict: bool | None
 ) -> list[ModuleSlot]:
     """Plan for tied tensors of the module that have no entry in ``td``.

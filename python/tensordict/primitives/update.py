@@ -254,7 +254,7 @@ def _stage(
             isinstance(present, (CollectionProtocol, _Branch))
             and not holds_values(value)
             and not holds_values(present)
-            and (inplace or is_leaf is None or not _is_whole(is_leaf, present, value))
+            and (inplace or is_leaf is None or not _replaces(is_leaf, present, value))
         ):
             if isinstance(value, CollectionProtocol) and not value._is_dense:
                 _stage_as(branch, key, value, present)
@@ -282,7 +282,7 @@ def _stage(
     branch.staged[key] = stored
 
 
-def _is_whole(is_leaf: Callable[..., Any], present: object, value: object) -> bool:
+def _replaces(is_leaf: Callable[..., Any], present: object, value: object) -> bool:
     """Return whether a tensordict replaces an entry instead of merging with it."""
     held = present.target if isinstance(present, _Branch) else present
     return bool(is_leaf(type(held)) or is_leaf(type(value)))
