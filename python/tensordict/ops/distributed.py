@@ -51,9 +51,8 @@ class DistributedOps(CollectionProtocol):
                 ``dst``. The group may be unknown to ``torch.distributed``.
             init_tag: the tag of the transfer. Transfers at the same time need different
                 tags, or must be received in the order in which they were sent.
-            pseudo_rand: derive the tag from ``init_tag`` in another range. With
-                ``wire="0.15"``, derive the tag of each leaf from the one before, as
-                tensordict 0.15 does.
+            pseudo_rand: shift the tag to another range. With ``wire="0.15"``, derive
+                the tag of each leaf from the tag before, as tensordict 0.15 does.
             consolidated: send the buffer of a consolidated tensordict. The receiver
                 must be consolidated, too.
             wire: ``"0.15"`` for a receiver that runs tensordict 0.15: one message for

@@ -52,8 +52,8 @@ class MappingOps(CollectionProtocol):
         are None are left out.
 
         Args:
-            fn: called with each chunk. Any callable works; install cloudpickle to send
-                lambdas and closures to processes that do not fork.
+            fn: called with each chunk. A callable that must be sent to a worker and that
+                pickle refuses, such as a lambda, needs cloudpickle.
             dim: the batch dimension to cut into chunks.
             num_workers: the number of workers. Default: the processors that this
                 process may use.

@@ -60,8 +60,8 @@ class SavingOps(CollectionProtocol):
         If ``prefix`` is missing, empty or itself a save, the new save appears in one
         step: after a kill, the directory contains either the old data or the new.
         Tensors that are already mapped from ``prefix`` are not written again. Saving
-        needs no memory beyond this tensordict, except for one contiguous copy at a
-        time of tensors that are not contiguous or on another device.
+        needs no memory beyond this tensordict, except for a contiguous copy of each
+        tensor that is not contiguous or on another device.
 
         Args:
             prefix: the directory, or the URL of a place in an object store

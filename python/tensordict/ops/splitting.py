@@ -150,7 +150,8 @@ class SplittingOps(CollectionProtocol):
     def unbind(self, dim: int) -> tuple[Self, ...]:
         """Return the rows along a batch dimension, without that dimension.
 
-        As :func:`torch.unbind`. The rows are unlocked.
+        As :func:`torch.unbind`. The rows are unlocked, except for rows of memory-mapped or
+        shared memory.
 
         Raises:
             IndexError: ``dim`` is no batch dimension.

@@ -141,7 +141,7 @@ def _apply_any(
     )
     entries, size = result._tensordict, result._batch_size
     keeps_shared = batch_size is not None and not on_unbatched
-    # In the simplest case, nothing is checked before the call, and only the leaf
+    # In the simplest case, nothing is checked before the call, and only the leaf is
     # passed.
     is_bare = is_leaf is None and len(others) == 0 and not named and not keeps_shared
     ndim, is_free, plain = len(size), result._device is None, torch.Tensor
