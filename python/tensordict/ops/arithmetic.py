@@ -326,7 +326,7 @@ class ArithmeticOps(CollectionProtocol):
 
     @elementwise_with(torch._foreach_clamp_min)
     def clamp_min(self, other: object, default: object = None) -> Self:
-        """Replace every element below ``other`` by ``other``.
+        """Return the larger of every element and ``other``, as :func:`torch.clamp_min`.
 
         Args:
             other: a number, a tensor or a tensordict.
@@ -339,7 +339,7 @@ class ArithmeticOps(CollectionProtocol):
 
     @elementwise_with(torch._foreach_clamp_max)
     def clamp_max(self, other: object, *, default: object = None) -> Self:
-        """Replace every element above ``other`` by ``other``.
+        """Return the smaller of every element and ``other``: :func:`torch.clamp_max`.
 
         Args:
             other: a number, a tensor or a tensordict.

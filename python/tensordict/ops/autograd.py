@@ -278,13 +278,13 @@ def _assign_data(td: CollectionProtocol, source: object) -> None:
     if source.batch_size != td.batch_size:
         msg = f"Cannot assign .data: batch sizes differ: {source.batch_size} and {td.batch_size}."
         raise RuntimeError(msg)
-    mine = dict(_rust.walk(td, 2, True, True))
-    theirs = dict(_rust.walk(source, 2, True, True))
-    extra = [key for key in theirs if key not in mine]
+    own_leaves = dict(_rust.walk(td, 2, True, True))
+    source_leaves = dict(_rust.walk(source, 2, True, True))
+    extra = [key for key in source_leaves if key not in own_leaves]
     if extra:
         raise absent_key(MSG_DATA_KEYS.format(extra))
-    for key, value in theirs.items():
-        mine[key].data = value.data
+    for key, value in source_leaves.items():
+        own_leaves[key].data = value.data
 
 
 def _without_none(td: CollectionProtocol) -> Any:

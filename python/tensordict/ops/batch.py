@@ -201,12 +201,12 @@ class BatchOps(CollectionProtocol):
                 if size is None and nested._is_non_tensor and len(nested.batch_size):
                     # Non-tensor data has no leaf, so its batch size is the limit.
                     size = nested.batch_size
-                own = sizes[-1][1] if size is None else size
-                is_kept = keep and value.batch_size[: len(own)] == own
+                inner_size = sizes[-1][1] if size is None else size
+                is_kept = keep and value.batch_size[: len(inner_size)] == inner_size
                 if size is None:
                     if is_kept:
                         sizes[-1] = (value, value.batch_size)
-                    spare = own if spare is None else _shared(spare, own)
+                    spare = inner_size if spare is None else _shared(spare, inner_size)
                     without_leaves += range(start, len(sizes))
                     continue
                 if is_kept and len(sizes) > start:
@@ -226,8 +226,8 @@ class BatchOps(CollectionProtocol):
             return None
         size = torch.Size(told if limit is None else told[: max(limit, 0)])
         for at in without_leaves:
-            inner, own = sizes[at]
-            if own[: len(size)] != size:
+            inner, inner_size = sizes[at]
+            if inner_size[: len(size)] != size:
                 sizes[at] = (inner, size)
         sizes.append((self, size))
         return None if common is None else size

@@ -145,9 +145,9 @@ class ConstructOps(CopyingOps):
                 names=names,
             )
             return cls._from_plain(plain, input_dict)
-        given = batch_size is not None
+        has_size = batch_size is not None
         is_auto = batch_dims is not None if auto_batch_size is None else auto_batch_size
-        if not given and is_auto:
+        if not has_size and is_auto:
             input_dict = with_columns(input_dict)
         if batch_size is None:
             size = torch.Size([])
@@ -177,7 +177,7 @@ class ConstructOps(CopyingOps):
                 batch_dims=batch_dims,
                 names=names,
             )
-        if not given and is_auto:
+        if not has_size and is_auto:
             td.auto_batch_size_(batch_dims)
             if names is not None and len(names) == len(td.batch_size):
                 td.names = names
@@ -193,7 +193,7 @@ class ConstructOps(CopyingOps):
         batch_dims: int | None = None,
         names: Sequence[str | None] | None = None,
     ) -> Self:
-        """Make a tensordict from a mapping; entries of this one say of which class.
+        """Make a tensordict from a mapping, with the classes of this one's entries.
 
         As :meth:`from_dict`. If this tensordict contains a nested tensordict under a
         key, that one's class makes the new nested tensordict. So tensorclasses come

@@ -310,7 +310,7 @@ class DeviceOps(CollectionProtocol):
         return self
 
     def pin_memory_(self, num_threads: int = 0) -> Self:
-        """Copy the leaves to pinned memory. Deprecated: use ``pin_memory``."""
+        """Pin the leaves' memory. Deprecated: use ``pin_memory(inplace=True)``."""
         warn_caller(MSG_PIN_MEMORY_, DeprecationWarning)
         return self.pin_memory(num_threads, inplace=True)
 

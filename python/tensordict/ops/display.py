@@ -412,13 +412,13 @@ def _compact_leaf(
     if not isinstance(value, (torch.Tensor, MetaTensor)):
         return repr(value)
     shape = _known_shape(value)
-    own = shape[len(parent.batch_size) :]
+    feature_shape = shape[len(parent.batch_size) :]
     is_own = (
         len(shape) < len(parent.batch_size)
         or shape == [-1]
         or _ignores_batch_size(value)
     )
-    text = _shape(shape if is_own else own)
+    text = _shape(shape if is_own else feature_shape)
     if options["show_dtype"]:
         text = _short_dtype(value.dtype) + text
     device = parent.device

@@ -204,7 +204,7 @@ def _collect_writes(
     td: Any,
     source: Any,
     index: Any,
-    asked: object,
+    caller_index: object,
     writes: list[tuple[Any, str, torch.Tensor, Any, Any]],
     fresh: list[tuple[Any, str, Any]],
     nested: bool = False,
@@ -212,7 +212,7 @@ def _collect_writes(
     """Collect the leaves of ``td`` and the values to write, after checking each value.
 
     Entries that a nested tensordict lacks are created, as by assignment at an index.
-    ``asked`` is the index as the caller passed it: torch treats a mask otherwise than
+    ``caller_index`` is the index as passed: torch treats a mask otherwise than
     positions.
     """
     # `_as_source`, since a tensorclass field may be named like the method `items`.
@@ -233,7 +233,7 @@ def _collect_writes(
                 target._check_item(_rust.index_shape(target.batch_size, index), value)
                 checked = value
             else:
-                checked = _checked_write(parent, target, value, at, asked, key)
+                checked = _checked_write(parent, target, value, at, caller_index, key)
             writes.append((parent, path[-1], target, at, checked))
         elif holds_values(value):
             raise not_a_value(key, target, value)
@@ -244,13 +244,13 @@ def _collect_writes(
             at = ... if plan is None else plan[0]
             size = target.batch_size if plan is None else plan[1]
             fit_source(target.batch_size, index, size, value)
-            _collect_writes(target, value, at, asked, writes, fresh, True)
+            _collect_writes(target, value, at, caller_index, writes, fresh, True)
         elif isinstance(value, Mapping):
-            _collect_writes(target, value, index, asked, writes, fresh, True)
+            _collect_writes(target, value, index, caller_index, writes, fresh, True)
         else:
             keys = target.keys(True, True, is_leaf=is_leaf_nontensor)
             spread = dict.fromkeys(keys, value)
-            _collect_writes(target, spread, index, asked, writes, fresh)
+            _collect_writes(target, spread, index, caller_index, writes, fresh)
 
 
 def _index_of(td: TensorCollection, entry: Any, index: Any) -> Any:
@@ -392,7 +392,7 @@ def _checked_write(
     target: torch.Tensor,
     value: object,
     index: BatchIndex,
-    asked: object,
+    caller_index: object,
     key: object,
 ) -> Any:
     """Return ``value`` in a form that ``index`` takes; raise the error of the write."""
@@ -411,7 +411,7 @@ def _checked_write(
                 value = value.reshape(value.shape[spare:])
             value.expand(shape)
         if value.dtype != target.dtype:
-            if fills(asked, value):
+            if fills(caller_index, value):
                 return value.to(target.dtype)
             stack = as_stack(parent)
             if stack is None or not stack._casts_at(index):

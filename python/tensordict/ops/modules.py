@@ -282,21 +282,21 @@ class ModulesOps(CollectionProtocol):
         """Explain an error of the block if a parameter has another shape."""
         if inplace:
             return None
-        found = []
+        differences = []
         for key, module_tensor in self.items(True, True):
-            given = source.get(key, None)
+            source_tensor = source.get(key, None)
             if not (
                 isinstance(module_tensor, torch.Tensor)
-                and isinstance(given, torch.Tensor)
+                and isinstance(source_tensor, torch.Tensor)
             ):
                 continue
-            if _differ(given, module_tensor):
+            if _differ(source_tensor, module_tensor):
                 name = key if isinstance(key, str) else ".".join(key)
-                shapes = f"{list(given.shape)} in place of {list(module_tensor.shape)}"
-                found.append(f"{name} {shapes}")
-        if not found:
+                shapes = f"{list(source_tensor.shape)} in place of {list(module_tensor.shape)}"
+                differences.append(f"{name} {shapes}")
+        if not differences:
             return None
-        shapes = ", ".join(found[:8]) + (", ..." if len(found) > 8 else "")
+        shapes = ", ".join(differences[:8]) + (", ..." if len(differences) > 8 else "")
         return MSG_SHAPES.format(module=type(module).__name__, shapes=shapes)
 
 

@@ -72,7 +72,7 @@ def spread(td: CollectionProtocol, values: Leaves, operand: torch.Tensor) -> Lea
 
 
 def by_members(
-    each: Callable[..., Any], td: CollectionProtocol, *operands: object
+    function: Callable[..., Any], td: CollectionProtocol, *operands: object
 ) -> Any:
     """Stack ``each(member, *parts)`` for the members of a lazy stack.
 
@@ -83,7 +83,7 @@ def by_members(
     groups = None if stack is None else stack._member_operands(operands)
     if groups is None:
         return None
-    return td._like([each(member, *parts) for member, parts in groups])
+    return td._like([function(member, *parts) for member, parts in groups])
 
 
 def broadcast_sizes(left: torch.Size, right: torch.Size) -> torch.Size:
@@ -182,10 +182,10 @@ def matched_leaves(
     Raises:
         KeyError: ``other`` lacks a key of ``td`` or, if ``strict``, has more.
     """
-    mine = _rust.walk(td, 0, True, True)
-    theirs = set(_rust.walk(other, 0, True, True))
-    missing = set(mine) - theirs
-    extra = theirs - set(mine)
+    own_keys = _rust.walk(td, 0, True, True)
+    other_keys = set(_rust.walk(other, 0, True, True))
+    missing = set(own_keys) - other_keys
+    extra = other_keys - set(own_keys)
     if missing:
         raise absent_key(mismatch_message(missing, extra))
     if extra and strict:
@@ -233,35 +233,37 @@ def mismatch_message(missing: Iterable[Any], extra: Iterable[Any]) -> str:
 
 def _with_default(op: ForEach, td: Any, other: Any, default: object) -> Any:
     """Compute ``op`` on tensordicts with different keys; see ``default`` of ``add``."""
-    mine = dict(_rust.walk(td, 2, True, True))
-    theirs = dict(_rust.walk(other, 2, True, True))
+    own_leaves = dict(_rust.walk(td, 2, True, True))
+    other_leaves = dict(_rust.walk(other, 2, True, True))
     if isinstance(default, str):
-        if default != "intersection" and mine.keys() != theirs.keys():
+        if default != "intersection" and own_leaves.keys() != other_leaves.keys():
             raise TypeError(MSG_BAD_DEFAULT.format(default))
-        common = [key for key in mine if key in theirs]
+        common = [key for key in own_leaves if key in other_leaves]
         kept = td
-        if mine:
+        if own_leaves:
             others = [key for key, _ in td.non_tensor_items(include_nested=True)]
             wanted = {*common, *others}
             entries = td.keys(True, True, is_leaf=is_leaf_nontensor)
             kept = td.select(*(k for k in entries if k in wanted), strict=False)
-        values = [mine[key] for key in common]
+        values = [own_leaves[key] for key in common]
         if values:
-            values = op(values, [theirs[key] for key in common])
+            values = op(values, [other_leaves[key] for key in common])
         result = _rust.rebuild(kept, values, True, False, bool(values))
     else:
         if not isinstance(default, torch.Tensor):
             default = as_tensor(default)
-        added = [key for key in theirs if key not in mine]
+        added = [key for key in other_leaves if key not in own_leaves]
         clashing = [key for key in added if _rust.get(td, key, None) is not None]
         if clashing:
             raise absent_key(mismatch_message((), clashing))
-        values = [*mine.values(), *[default] * len(added)]
-        operands = [theirs.get(key, default) for key in [*mine, *added]]
+        values = [*own_leaves.values(), *[default] * len(added)]
+        operands = [other_leaves.get(key, default) for key in [*own_leaves, *added]]
         if values:
             values = op(values, operands)
-        result = _rust.rebuild(td, values[: len(mine)], True, False, bool(mine))
-        for key, value in zip(added, values[len(mine) :], strict=True):
+        result = _rust.rebuild(
+            td, values[: len(own_leaves)], True, False, bool(own_leaves)
+        )
+        for key, value in zip(added, values[len(own_leaves) :], strict=True):
             _rust.set_entry(result, key, value)
     if td.is_locked:
         _rust.lock_tree(result)
@@ -440,20 +442,27 @@ def _compare_entries(
     Raises:
         KeyError: the tensordicts have different keys.
     """
-    mine, theirs = dict(td._entries()), dict(other._entries())
-    if mine.keys() != theirs.keys():
-        missing, extra = mine.keys() - theirs.keys(), theirs.keys() - mine.keys()
+    own_entries, other_entries = dict(td._entries()), dict(other._entries())
+    if own_entries.keys() != other_entries.keys():
+        missing, extra = (
+            own_entries.keys() - other_entries.keys(),
+            other_entries.keys() - own_entries.keys(),
+        )
         unset = unset_fields(td, missing, other)
         missing, extra = missing - unset, extra - unset_fields(other, extra, td)
         if missing or extra:
             raise absent_key(mismatch_message(missing, extra))
-        mine = {key: value for key, value in mine.items() if key not in unset}
-    entries = {key: operator(value, theirs[key]) for key, value in mine.items()}
+        own_entries = {
+            key: value for key, value in own_entries.items() if key not in unset
+        }
+    entries = {
+        key: operator(value, other_entries[key]) for key, value in own_entries.items()
+    }
     if td.device is not None:
-        for key, value in mine.items():
+        for key, value in own_entries.items():
             # Comparing a tensor with a tensordict needs the device of ``td``.
             is_tensor = not isinstance(value, CollectionProtocol)
-            if is_tensor and isinstance(theirs[key], CollectionProtocol):
+            if is_tensor and isinstance(other_entries[key], CollectionProtocol):
                 entries[key] = entries[key].to(td.device)
     # A nested result that was compared with a tensor keeps its names; copy them.
     nested = (entry._td_dim_names for entry in entries.values() if is_branch(entry))

@@ -55,7 +55,7 @@ class SavingOps(CollectionProtocol):
         ragged: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Save to a directory and return a new tensordict over its files.
+        """Save to a directory or an archive, and return a tensordict over its files.
 
         If ``prefix`` is missing, empty or itself a save, the new save appears in one
         step: after a kill, the directory contains either the old data or the new.
@@ -268,7 +268,7 @@ class SavingOps(CollectionProtocol):
         ragged: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Save to a directory, as :meth:`memmap` does; :meth:`load` reads it.
+        """Save to a directory or an archive, as :meth:`memmap`; :meth:`load` reads it.
 
         Examples:
             >>> import tempfile

@@ -78,10 +78,10 @@ def apply_nest(
     plain = held.copy() if [*held][len(held) - len(special) :] == special else {}
     for key in special if plain else ():
         del plain[key]
-    found, unasked = on_plain(plain, fn, (), NO_TAIL, 0)
+    results, unasked = on_plain(plain, fn, (), NO_TAIL, 0)
     rest = [*held]
-    if not checked and not is_bound and not unasked and all_begin_with(found, size):
-        entries.update(found)
+    if not checked and not is_bound and not unasked and all_begin_with(results, size):
+        entries.update(results)
         rest = special if plain else rest
     for key in rest:
         value = held[key]
@@ -92,8 +92,8 @@ def apply_nest(
             )  # fmt: skip
             is_sure = checked or item is None or _fits(result, value, item)
         else:
-            is_called = key in found and key not in unasked
-            item = found[key] if is_called else fn(value)
+            is_called = key in results and key not in unasked
+            item = results[key] if is_called else fn(value)
             is_sure = checked
         if item is None:
             continue

@@ -76,12 +76,12 @@ def more_refs(held: Any, more: Any) -> list[Any]:
     objects: list[Any] = []
     refs: list[Any] = []
     for ref in [*held, *more]:
-        each = ref()
+        target = ref()
         # No `id`: the compiler would guard it.
-        if each is not None and not any([each is other for other in objects]):
-            objects.append(each)
+        if target is not None and not any([target is other for other in objects]):
+            objects.append(target)
             # Make a new reference: the compiler returns one that it got as its object.
-            refs.append(weakref.ref(each))
+            refs.append(weakref.ref(target))
     return refs
 
 

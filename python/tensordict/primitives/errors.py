@@ -71,9 +71,9 @@ class KeyThroughLeafError(MissingKeyError, ValueError):
     """
 
 
-def absent_key(said: str) -> KeyError:
-    """Make a key error that prints ``said`` as it is."""
-    return KeyError(said) if torch.compiler.is_compiling() else MissingKeyError(said)
+def absent_key(text: str) -> KeyError:
+    """Make a key error that prints ``text`` as it is."""
+    return KeyError(text) if torch.compiler.is_compiling() else MissingKeyError(text)
 
 
 def missing_key(
@@ -93,18 +93,18 @@ def missing_key(
     return MissingKeyError(text + _key_hints(path, position, keys, "", td))
 
 
-def missing_path(td: CollectionProtocol, path: tuple[str, ...], said: str) -> KeyError:
-    """Make the error with the text ``said`` for a nested key that ``td`` lacks."""
+def missing_path(td: CollectionProtocol, path: tuple[str, ...], text: str) -> KeyError:
+    """Make the error with the text ``text`` for a nested key that ``td`` lacks."""
     if torch.compiler.is_compiling():
-        return KeyError(said)
+        return KeyError(text)
     for position, key in enumerate(path):
         keys = sorted(td._sample_entries())
         if key not in keys:
-            return MissingKeyError(said + _key_hints(path, position, keys, said, td))
+            return MissingKeyError(text + _key_hints(path, position, keys, text, td))
         td = td._sample_entry(key)
         if not isinstance(td, CollectionProtocol):
             break
-    return MissingKeyError(said)
+    return MissingKeyError(text)
 
 
 def missing_of_all(
@@ -116,20 +116,20 @@ def missing_of_all(
     """
     keys = sorted(td.keys(every or len(path) > 1), key=str)
     name = path[0] if len(path) == 1 else path
-    said = f'key "{name}" not found in {type(td).__name__} with keys {keys}'
-    return missing_path(td, path, said)
+    text = f'key "{name}" not found in {type(td).__name__} with keys {keys}'
+    return missing_path(td, path, text)
 
 
 def _key_hints(
     path: tuple[str, ...],
     position: int,
     keys: Sequence[str],
-    said: str,
+    message: str,
     td: CollectionProtocol,
 ) -> str:
     """Suggest similar keys for the part at ``position`` of ``path``."""
     hints = []
-    if len(path) > 1 and str(path) not in said:
+    if len(path) > 1 and str(path) not in message:
         hints.append(f"The whole key is {path}")
     if len(keys) <= _MOST_KEYS:
         near = difflib.get_close_matches(path[position], keys)
@@ -156,13 +156,13 @@ def through_leaf(
     path: tuple[str, ...], position: int, leaf: object
 ) -> KeyThroughLeafError:
     """Make the error of a nested key whose part at ``position`` lies below a leaf."""
-    said = (
+    text = (
         f"{path[position - 1]!r} is a {type(leaf).__name__}, not a tensordict, "
         f"so it has no entry {path[position]!r}."
     )
     if len(path) > 2:  # the first sentence names two parts only
-        said += f" The whole key is {path}."
-    return KeyThroughLeafError(said)
+        text += f" The whole key is {path}."
+    return KeyThroughLeafError(text)
 
 
 def not_an_operand(
@@ -204,11 +204,11 @@ def at_key(error: Exception, key: object) -> Exception:
     """
     if type(error) is not RuntimeError or len(error.args) != 1:
         return error
-    said, path = getattr(error, "_at_entry", (str(error), ()))
+    text, path = getattr(error, "_at_entry", (str(error), ()))
     path = (*(key if isinstance(key, tuple) else (key,)), *path)
-    error._at_entry = (said, path)  # type: ignore[attr-defined]
+    error._at_entry = (text, path)  # type: ignore[attr-defined]
     name = f"key is {path[0]!r}" if len(path) == 1 else f"whole key is {path}"
-    error.args = (f"{said.rstrip('. ')}. The {name}.",)
+    error.args = (f"{text.rstrip('. ')}. The {name}.",)
     return error
 
 
@@ -220,13 +220,13 @@ def at_value(error: Any, *keys: str) -> None:
     if len(error.args) != 1 or not isinstance(error.args[0], str):
         return
     with contextlib.suppress(AttributeError):
-        said, path = getattr(error, "_at_entry", (error.args[0], ()))
+        text, path = getattr(error, "_at_entry", (error.args[0], ()))
         path = (*keys, *path)
-        error._at_entry = (said, path)
+        error._at_entry = (text, path)
         if path:
             name = path[0] if len(path) == 1 else path
             advice = "Save its parts instead, or leave the entry out (exclude)."
-            error.args = (f"{said}. The object is the entry {name!r}. {advice}",)
+            error.args = (f"{text}. The object is the entry {name!r}. {advice}",)
 
 
 def below(error: Exception, key: object) -> Exception:

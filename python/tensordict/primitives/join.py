@@ -53,8 +53,8 @@ def stack(tds: Any, dim: int) -> Any:
     first = tds[0]
     if not first._is_dense:
         return first._stack_all(tds, dim)
-    batch_size, mine = first._batch_size, first._tensordict
-    order = [*mine]
+    batch_size, first_entries = first._batch_size, first._tensordict
+    order = [*first_entries]
     all_entries: list[Any] = []
     columns: list[Any] = []
     named = False
@@ -70,7 +70,7 @@ def stack(tds: Any, dim: int) -> Any:
             raise RuntimeError(
                 MSG_STACK_BATCH.format(len(all_entries), td_size, batch_size)
             )
-        if len(entries) != len(mine):
+        if len(entries) != len(first_entries):
             raise _exclusive("", [*all_entries, entries])
         all_entries.append(entries)
         if [*entries] == order:
@@ -180,8 +180,8 @@ def cat(tds: Any, dim: int) -> Any:
     if not first._is_dense:
         return first._cat_all(tds, dim)
     batch_size, device = first._batch_size, first._device
-    mine = first._tensordict
-    order = [*mine]
+    first_entries = first._tensordict
+    order = [*first_entries]
     all_entries: list[Any] = []
     columns: list[Any] = []
     length = 0
@@ -196,8 +196,8 @@ def cat(tds: Any, dim: int) -> Any:
         if td_size != batch_size:
             _check_cat(batch_size, td_size, dim, len(all_entries))
         length += td_size[dim] if dim < len(td_size) else 0
-        if len(entries) != len(mine):
-            raise _cat_keys(len(all_entries), entries, mine)
+        if len(entries) != len(first_entries):
+            raise _cat_keys(len(all_entries), entries, first_entries)
         all_entries.append(entries)
         if [*entries] == order:
             columns.append([*entries.values()])

@@ -338,18 +338,18 @@ def _unflattened_branch(
     """Return the tensordict at ``path``, creating it if needed; None at a leaf."""
     key = path[-1]
     if parent is None:
-        found = entries.get(key, NO_DEFAULT)
+        branch = entries.get(key, NO_DEFAULT)
         added = entries
     else:
         added = waiting[path[:-1]]
-        found = added.get(key, NO_DEFAULT)
-        if found is NO_DEFAULT:
-            found = parent._get_entry(key, NO_DEFAULT)
-    if found is NO_DEFAULT:
-        found = (td if parent is None else parent)._make_child()
-        added[key] = found
-    elif not isinstance(found, CollectionProtocol):
+        branch = added.get(key, NO_DEFAULT)
+        if branch is NO_DEFAULT:
+            branch = parent._get_entry(key, NO_DEFAULT)
+    if branch is NO_DEFAULT:
+        branch = (td if parent is None else parent)._make_child()
+        added[key] = branch
+    elif not isinstance(branch, CollectionProtocol):
         return None
-    elif found.is_locked:
-        raise locked_error(found)
-    return found
+    elif branch.is_locked:
+        raise locked_error(branch)
+    return branch

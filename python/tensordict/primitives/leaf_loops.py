@@ -28,16 +28,16 @@ def on_plain(
     take part in torch's functions, are not plain: the result has None in their places.
     An entry may also be a tuple of tensors, with which ``op`` is called as a whole.
     """
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     others: list[str] = []
     for key, value in [*held.items()]:
         leaves = value if type(value) is tuple else (value,)
         if not leaves or any_special(*leaves) or leaves[0].is_nested:
-            found[key] = None
+            results[key] = None
             others.append(key)
         else:
-            found[key] = _call(value, op, args, tail, k)
-    return found, others
+            results[key] = _call(value, op, args, tail, k)
+    return results, others
 
 
 def special_keys(held: dict[str, Any], is_used: bool = False) -> list[str]:  # noqa: ARG001
@@ -54,12 +54,12 @@ def special_keys(held: dict[str, Any], is_used: bool = False) -> list[str]:  # n
 
 def picked(held: dict[str, Any], keys: tuple[Any, ...]) -> dict[str, Any] | None:
     """Return the entries of ``held`` at ``keys``, in order; None if one is missing."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for key in keys:
         if key.__class__ is not str or key not in held:
             return None
-        found[key] = held[key]
-    return found
+        entries[key] = held[key]
+    return entries
 
 
 def all_begin_with(held: dict[str, Any], size: torch.Size) -> bool:

@@ -212,15 +212,15 @@ def _other_shapes(td: CollectionProtocol, module: nn.Module) -> RuntimeError:
         module.named_parameters(remove_duplicate=False)
     )
     module_tensors.update(module.named_buffers(remove_duplicate=False))
-    found = []
+    differences = []
     for key, value in td.items(True, True):
         name = key if isinstance(key, str) else ".".join(key)
         if name in module_tensors and not _fits(value, module_tensors[name]):
             shapes = (
                 f"{list(value.shape)} in place of {list(module_tensors[name].shape)}"
             )
-            found.append(f"{name} {shapes}")
-    listed = ", ".join(found[:8]) + (", ..." if len(found) > 8 else "")
+            differences.append(f"{name} {shapes}")
+    listed = ", ".join(differences[:8]) + (", ..." if len(differences) > 8 else "")
     name = type(module).__name__
     return RuntimeError(MSG_OTHER_SHAPES.format(module=name, shapes=listed))
 
@@ -463,13 +463,13 @@ Dynamo."""
 def _note_replaced(
     td: CollectionProtocol,
     current: Any,
-    given: Any,
+    put_entries: Any,
     replaced: list[tuple[Any, str, Any]],
 ) -> None:
     """Record the tensors that a block put into a module in place of ``given``."""
     held = (current._tensordict if current._is_dense else current._entries()).copy()
     source_entries = td._tensordict if td._is_dense else td._entries()
-    put = given._tensordict if given._is_dense else given._entries()
+    put = put_entries._tensordict if put_entries._is_dense else put_entries._entries()
     for key, value in held.items():
         if key not in source_entries or key not in put:
             continue

@@ -157,9 +157,11 @@ def _align(
     if not td._is_dense:
         return td._align_leaves(other, out, is_complete)
     if other._is_dense:
-        mine, theirs = td._tensordict, other._tensordict
-        matches = [*theirs.values()]
-        if [*mine] == [*theirs] and not any_special(*mine.values(), *matches):
+        own_entries, other_entries = td._tensordict, other._tensordict
+        matches = [*other_entries.values()]
+        if [*own_entries] == [*other_entries] and not any_special(
+            *own_entries.values(), *matches
+        ):
             out += matches
             return True
     return _align_entries(td, other, is_complete, out)
@@ -168,15 +170,15 @@ def _align(
 def _align_entries(
     td: CollectionProtocol, other: CollectionProtocol, is_complete: bool, out: list[Any]
 ) -> bool:
-    mine, theirs = td._entries(), other._entries()
-    if len(mine) != len(theirs):
+    own_entries, other_entries = td._entries(), other._entries()
+    if len(own_entries) != len(other_entries):
         return False
-    order = [*mine]
-    if order == [*theirs]:
-        matches = [*theirs.values()]
+    order = [*own_entries]
+    if order == [*other_entries]:
+        matches = [*other_entries.values()]
     else:
-        matches = [theirs.get(key) for key in order]
-    for value, match in zip([*mine.values()], matches, strict=True):
+        matches = [other_entries.get(key) for key in order]
+    for value, match in zip([*own_entries.values()], matches, strict=True):
         if match is None:
             return False
         if not any_special(value, match):

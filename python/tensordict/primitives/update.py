@@ -217,18 +217,18 @@ def _staged_or_present(branch: _Branch, key: str) -> Any:
 def _enter(branch: _Branch, key: str, ignore_lock: bool) -> _Branch:
     """Return the branch of the tensordict at ``key``; create one if it is missing."""
     td = branch.target
-    found = _staged_or_present(branch, key)
-    if isinstance(found, _Branch):
-        return found
-    if found is NO_DEFAULT:
+    staged = _staged_or_present(branch, key)
+    if isinstance(staged, _Branch):
+        return staged
+    if staged is NO_DEFAULT:
         if td.is_locked and not ignore_lock:
             raise locked_error(td)
         above = td if branch.above is None else branch.above
         inner = _Branch(td._make_child(), above)
-    elif not isinstance(found, CollectionProtocol):
+    elif not isinstance(staged, CollectionProtocol):
         raise KeyMessageError(MSG_PRESENT.format(key, td))
     else:
-        inner = _Branch(found)
+        inner = _Branch(staged)
     branch.staged[key] = inner
     return inner
 
