@@ -128,9 +128,14 @@ def _exclusive(_key: str, all_entries: list[dict[str, Any]]) -> RuntimeError:
     for position, entries in enumerate(all_entries):
         other = {*entries}
         if other != first:
+            differences = []
+            if first - other:
+                differences.append(f"lacks the keys {sorted(first - other)}")
+            if other - first:
+                differences.append(f"has the additional keys {sorted(other - first)}")
             return RuntimeError(
-                f"{MSG_EXCLUSIVE} tensordict {position} lacks {sorted(first - other)} of "
-                f"tensordict 0, and has the additional keys {sorted(other - first)}."
+                f"{MSG_EXCLUSIVE} Compared with tensordict 0, tensordict {position} "
+                f"{' and '.join(differences)}."
             )
     return RuntimeError(MSG_EXCLUSIVE)
 
