@@ -225,7 +225,11 @@ JOINS = {
     ),
     "keys": (
         [batch(a=torch.zeros(3)), batch(b=torch.zeros(3), c=torch.zeros(3))],
-        ["keys in the tensordicts to stack are exclusive", "lacks the keys ['a']", "['b', 'c']"],
+        [
+            "keys in the tensordicts to stack are exclusive",
+            "lacks the keys ['a']",
+            "['b', 'c']",
+        ],
     ),
     "keys below": (
         [batch(n=batch(a=torch.zeros(3))), batch(n=batch(b=torch.zeros(3)))],

@@ -169,8 +169,8 @@ class DeviceOps(CollectionProtocol):
         **kwargs: Any,
     ) -> Self:
         """Do :meth:`to` without the bookkeeping for ``with`` statements."""
-        is_other_first = len(args) > 0 and isinstance(args[0], CollectionProtocol)
-        if is_other_first:
+        has_other = len(args) > 0 and isinstance(args[0], CollectionProtocol)
+        if has_other:
             other, *rest = args
             args = tuple(rest)
         if "copy" in kwargs or len(args) > 3:
@@ -183,11 +183,7 @@ class DeviceOps(CollectionProtocol):
         if len(args) > 1:
             args, kwargs = _by_name(args, kwargs)
         device, dtype, given, memory_format = torch._C._nn._parse_to(*args, **kwargs)
-        if (
-            dtype is None
-            and not is_other_first
-            and isinstance(other, CollectionProtocol)
-        ):
+        if dtype is None and not has_other and isinstance(other, CollectionProtocol):
             dtype = other.dtype
         if device is not None:
             device = normalize_device(device)
@@ -197,7 +193,7 @@ class DeviceOps(CollectionProtocol):
         if not moves and dtype is None and memory_format is None:
             if batch_size is not None:
                 self.batch_size = batch_size
-            if not is_other_first:
+            if not has_other:
                 return self
             result = _rust.rebuild(self, _rust.leaves(self), True, True)
             if other.device is None:
