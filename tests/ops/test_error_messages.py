@@ -233,7 +233,11 @@ JOINS = {
     ),
     "keys below": (
         [batch(n=batch(a=torch.zeros(3))), batch(n=batch(b=torch.zeros(3)))],
-        ["keys in the tensordicts to stack are exclusive", "lacks ['a']", "'n'"],
+        [
+            "keys in the tensordicts to stack are exclusive",
+            "lacks the keys ['a']",
+            "'n'",
+        ],
     ),
 }
 
