@@ -53,7 +53,7 @@ def test_a_kind_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert checkpointer.load()["table", "a"].tolist() == [0, 1, 2]
     with pytest.raises(RuntimeError, match="a table was saved, but a value"):
         checkpointer.restore(table={"a": 1})
-    with pytest.raises(RuntimeError, match="a value was saved, and a table"):
+    with pytest.raises(RuntimeError, match="a value was saved, but a table"):
         checkpointer.restore(epoch=fresh)
     monkeypatch.delitem(interface._KINDS, "table")
     with pytest.raises(RuntimeError, match="register_kind first"):

@@ -80,7 +80,8 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
 
     A step is the directory ``step-<number>``. It contains ``meta.json`` and safetensors
     files with the plain names of ``state_dict()``, which other libraries read. A step
-    appears atomically. It depends on no other step, so it can be copied alone.
+    appears atomically. On a disk it depends on no other step, so it can be copied
+    alone.
 
     Args:
         directory: the folder, created by the first save; or the URL of a folder in an
@@ -94,7 +95,8 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         shards: the number of files of each item. Default: one; for a large item, one
             for each thread, since threads write at the same time.
         dedupe: whether a tensor that is unchanged since the previous step becomes a
-            hard link and is not written again. Each tensor is then its own file.
+            hard link and is not written again. Each tensor of 16 KiB or more is then
+            its own file.
         when_busy: what a save does if the previous save is still running: ``"wait"``
             for it, ``"skip"`` the new step, or ``"queue"`` the new step in memory of
             its own.
@@ -300,7 +302,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             if group is None:
                 raise
         shared = self._share(group, described, error)
-        own, others = turn.places(self.directory)
+        part_path, others = turn.places(self.directory)
         if group is not None:
             fields = {**fields, "world": group.here or group.world}
             if group.here:
@@ -321,7 +323,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
                 dedupe=self.dedupe,
                 digest_threads=self.num_threads,
                 rank=rank,
-                target=own,
+                target=part_path,
                 gathered=(others, self.rank_timeout),
                 writers=turn.members[1 : len(others) + 1],
             )
@@ -329,7 +331,9 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         except Exception as found:
             error = found
             if group is not None:
-                mark_failed(own or group.folder(self.directory, turn.token), found)
+                mark_failed(
+                    part_path or group.folder(self.directory, turn.token), found
+                )
             if group is None or turn.is_later:
                 raise
         if group is not None and not turn.is_later:

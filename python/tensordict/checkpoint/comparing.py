@@ -201,11 +201,11 @@ def _needing(wanted: Wanted) -> list[tuple[Part, list[int]]]:
     """Return the parts of a file's tensor that ranks need, each with its ranks."""
     stored, layout = wanted.stored, wanted.layout
     key = layout, wanted.number, stored.dtype.itemsize
-    known = stored.grid.known
-    if key not in known:
+    cache = stored.grid.known
+    if key not in cache:
         tensor_box = stored.grid.boxes[wanted.number]
-        places = known.setdefault(layout, layout.boxes()) if layout else {}
-        known[key] = [
+        places = cache.setdefault(layout, layout.boxes()) if layout else {}
+        cache[key] = [
             (Part.of(box, tensor_box, stored.dtype.itemsize), ranks)
             for box, ranks in (
                 (intersection(place, tensor_box), ranks)
@@ -213,7 +213,7 @@ def _needing(wanted: Wanted) -> list[tuple[Part, list[int]]]:
             )
             if box is not None
         ]
-    found: list[tuple[Part, list[int]]] = known[key]
+    found: list[tuple[Part, list[int]]] = cache[key]
     return found
 
 

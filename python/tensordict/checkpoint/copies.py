@@ -72,17 +72,17 @@ class Copies:
         return dict(zip((place for place, _ in regions), checksums, strict=True))
 
     def compare(
-        self, told: Sequence[Mapping[_Place, int]]
+        self, checksums: Sequence[Mapping[_Place, int]]
     ) -> dict[tuple[str, str], list[int]]:
         """Return the tensors that differ, each with its ranks: the lowest one first.
 
         Args:
-            told: the checksums of all ranks.
+            checksums: the checksums of all ranks.
         """
         first: dict[_Place, tuple[int, int]] = {}
         differing: dict[tuple[str, str], list[int]] = {}
         groups: dict[tuple[int, tuple[_Place, ...]], list[int]] = {}
-        for rank, digests in enumerate(told):
+        for rank, digests in enumerate(checksums):
             for kind, places in self._by_kind(digests).items():
                 groups.setdefault((kind, tuple(places)), []).append(rank)
             for place, digest in digests.items():

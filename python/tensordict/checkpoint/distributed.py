@@ -121,11 +121,11 @@ class Ranks(NamedTuple):
         ]
         return [values[rank] for rank in self.order] if self.order else values
 
-    def by_folder(self, what: str, directory: Path) -> Ranks:
+    def by_folder(self, call_name: str, directory: Path) -> Ranks:
         """Reorder the ranks so that ranks with this process's folder come first.
 
         Args:
-            what: the name of the collective call.
+            call_name: the name of the collective call.
             directory: the folder of this rank; it is created.
 
         Raises:
@@ -140,7 +140,7 @@ class Ranks(NamedTuple):
             identity = machine, status.st_dev, status.st_ino
         except OSError as caught:
             error = caught
-        identities = self.call(what, identity)
+        identities = self.call(call_name, identity)
         if None in identities:
             self.raise_together(error, "could not make its folder")
         own_identity = identities[self.rank]
@@ -162,13 +162,13 @@ class Ranks(NamedTuple):
         wait_for(work, self.members, self.members[self.rank])
         return gathered
 
-    def call(self, what: str, value: object) -> list[Any]:
+    def call(self, call_name: str, value: object) -> list[Any]:
         """Return the values of all ranks, after a check that all make the same call.
 
         Raises:
             RuntimeError: the ranks make different calls.
         """
-        answers = self.gather((what, value))
+        answers = self.gather((call_name, value))
         called = dict(zip(self.members, (call for call, _ in answers), strict=True))
         if len(set(called.values())) > 1:
             raise RuntimeError(MSG_DIFFERENT.format(called))
@@ -194,49 +194,49 @@ class Ranks(NamedTuple):
         """
         answers = self.gather(([(step.order, step.number) for step in there], number))
         common = set(answers[0][0]).intersection(*(steps for steps, _ in answers))
-        asked = {each for _, each in answers}
+        asked = {candidate for _, candidate in answers}
         if len(asked) > 1:
-            raise ValueError(MSG_ASKED.format([each for _, each in answers]))
+            raise ValueError(MSG_ASKED.format([candidate for _, candidate in answers]))
         is_unlike = (
             number is not None
             and len(
                 {
                     order
                     for steps, _ in answers
-                    for order, each in steps
-                    if each == number
+                    for order, candidate in steps
+                    if candidate == number
                 }
             )
             > 1
         )
         if is_unlike or (not common and any(steps for steps, _ in answers)):
             seen = {
-                member: [each for _, each in steps]
+                member: [candidate for _, candidate in steps]
                 for member, (steps, _) in zip(self.members, answers, strict=True)
             }
             raise OSError(MSG_NO_COMMON.format(directory, seen))
         return max(common)[1] if number is None and common else number
 
-    def introduce(self, value: object, what: str) -> tuple[list[Any], list[str]]:
+    def introduce(self, value: object, call_name: str) -> tuple[list[Any], list[str]]:
         """Return the values of all ranks, and the names of their processes.
 
         Args:
             value: the value of this rank.
-            what: the name of the collective call.
+            call_name: the name of the collective call.
         """
-        answers = self.call(what, (value, _rust.process_name()))
+        answers = self.call(call_name, (value, _rust.process_name()))
         names = [name for _, name in answers]
         note_processes(self.members, names)
         return [each for each, _ in answers], names
 
     def raise_together(
-        self, error: Exception | None, what: str = "could not save its part"
+        self, error: Exception | None, failed_action: str = "could not save its part"
     ) -> None:
         """Raise an error on all ranks if any rank has one.
 
         Args:
             error: the error of this rank.
-            what: what a rank with an error could not do, for the message.
+            failed_action: the words for the message, such as "could not save".
 
         Raises:
             Exception: the error of this rank.
@@ -254,7 +254,9 @@ class Ranks(NamedTuple):
             raise error
         for rank, other in enumerate(errors):
             if other is not None:
-                raise RuntimeError(MSG_OTHER.format(self.members[rank], what, other))
+                raise RuntimeError(
+                    MSG_OTHER.format(self.members[rank], failed_action, other)
+                )
 
     def folder(self, directory: Path, token: str) -> Path:
         """Return the folder for the parts of a save before it is published."""

@@ -60,7 +60,7 @@ def tell_process(rank: int) -> None:
             _store().set(_KEY.format(rank), names[rank])
 
 
-def wait_for(work: Any, members: Sequence[int], own: int) -> None:
+def wait_for(work: Any, members: Sequence[int], own_rank: int) -> None:
     """Wait for a collective call; raise an error if a participating process has ended.
 
     A backend notices an ended process only through an open connection, and not all
@@ -71,12 +71,12 @@ def wait_for(work: Any, members: Sequence[int], own: int) -> None:
     Args:
         work: the result of the call with ``async_op=True``.
         members: the participating ranks.
-        own: the rank of this process.
+        own_rank: the rank of this process.
 
     Raises:
         RuntimeError: a process has ended, or the backend failed.
     """
-    others = [rank for rank in members if rank != own]
+    others = [rank for rank in members if rank != own_rank]
     began = time.monotonic()
     next_check, pause = began + FIRST_LOOK, 0.0
     while not work.is_completed():

@@ -69,7 +69,9 @@ def _without(name: str, parallel: list[str]) -> str:
     return name
 
 
-def bare_wrapper_names(saved: Iterable[str], own: Iterable[str]) -> dict[str, str]:
+def bare_wrapper_names(
+    saved: Iterable[str], model_names: Iterable[str]
+) -> dict[str, str]:
     """Map each name of a step to the name in the given model; either may be wrapped.
 
     If a model was wrapped by an unknown class, all its names begin with ``module.``;
@@ -77,13 +79,14 @@ def bare_wrapper_names(saved: Iterable[str], own: Iterable[str]) -> dict[str, st
 
     Args:
         saved: the names of the step.
-        own: the names of the restored model, without the prefixes of known wrappers.
+        model_names: the names of the restored model, without the prefixes of known
+            wrappers.
     """
     renamed = {name: bare_text(name) for name in saved}
-    names, own = set(renamed.values()), set(own)
-    if _is_wrapped(own, names):
+    names, model_names = set(renamed.values()), set(model_names)
+    if _is_wrapped(model_names, names):
         renamed = {name: f"module.{bare}" for name, bare in renamed.items()}
-    elif _is_wrapped(names, own):
+    elif _is_wrapped(names, model_names):
         renamed = {name: bare.removeprefix("module.") for name, bare in renamed.items()}
     if len(set(renamed.values())) < len(renamed):
         return {name: name for name in renamed}

@@ -34,9 +34,9 @@ def placed_like(
     if len(placements) != mesh.ndim:
         placements = ["R"] * mesh.ndim
     torch_placements: list[Any] = []
-    for each in placements:
-        dim, _, factor = each.removeprefix("S").partition("/")
-        if each == "R":
+    for placement in placements:
+        dim, _, factor = placement.removeprefix("S").partition("/")
+        if placement == "R":
             torch_placements.append(Replicate())
         elif factor:
             torch_placements.append(_StridedShard(int(dim), split_factor=int(factor)))
@@ -45,7 +45,7 @@ def placed_like(
     ranks = tuple(mesh.mesh.reshape(-1).tolist())
     layout = Layout(tuple(shape), ranks, tuple(mesh.mesh.shape), tuple(placements))
     runs = layout.runs(tuple(mesh.get_coordinate()))
-    local = [sum(count for _, count in each) for each in runs]
+    local = [sum(count for _, count in dim_runs) for dim_runs in runs]
     meta_tensor = torch.empty(tuple(shape), device="meta")
     return DTensor.from_local(
         torch.empty(local, device="meta"),

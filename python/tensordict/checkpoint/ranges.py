@@ -153,20 +153,20 @@ class Part(NamedTuple):
     """Whether the span has no gaps."""
 
     @staticmethod
-    def of(box: Box, whole: Box, item: int) -> Part:
+    def of(box: Box, outer: Box, item: int) -> Part:
         """Return the span of a box in the contiguous memory of a larger box.
 
         Args:
             box: the box.
-            whole: the box of the file's tensor.
+            outer: the box of the file's tensor.
             item: the bytes of an element.
         """
         first = last = 0
         is_cut, is_run = False, True
-        for start, size, begin, length in zip(*box, *whole, strict=True):
+        for start, size, begin, length in zip(*box, *outer, strict=True):
             first = first * length + start - begin
             last = last * length + start - begin + size - 1
-        for size, length in zip(reversed(box[1]), reversed(whole[1]), strict=True):
+        for size, length in zip(reversed(box[1]), reversed(outer[1]), strict=True):
             is_run &= not is_cut or size == 1
             is_cut |= size != length
         return Part(first * item, (last + 1) * item, is_run)

@@ -108,12 +108,12 @@ class Restoring:
         self.parts: StepParts = StepParts(files, meta)
         self.rank: int = self.parts.place_of(None if ranks is None else ranks.rank)
         self.parts.rank = self.rank
-        own = self.parts.of_rank(self.rank)
-        self.rng: Any = own.get("rng")
+        own_part = self.parts.of_rank(self.rank)
+        self.rng: Any = own_part.get("rng")
         self.items: dict[str, Any] = dict(meta["items"])
         """The description of each item: this rank's if it has its own, else rank 0's."""
         self._ranks: dict[str, int] = dict.fromkeys(self.items, 0)
-        for name, about in own["items"].items():
+        for name, about in own_part["items"].items():
             if "value" in about or "names" in about:
                 self.items[name] = about
                 self._ranks[name] = self.rank
@@ -233,12 +233,12 @@ class Restoring:
         reads.add(stored, tensor, is_new=True)
         return tensor
 
-    def read_into(self, stored: Stored, own: torch.Tensor) -> None:
-        """Read a tensor into the memory of ``own``, after all checks have passed."""
-        if self.lazy and stored.is_one_file and _can_be_mapped(own, stored):
-            self._mapped_later.append((stored, own))
+    def read_into(self, stored: Stored, tensor: torch.Tensor) -> None:
+        """Read a tensor into the memory of ``tensor``, after all checks have passed."""
+        if self.lazy and stored.is_one_file and _can_be_mapped(tensor, stored):
+            self._mapped_later.append((stored, tensor))
             return
-        self._reads.add(stored, own, is_new=False)
+        self._reads.add(stored, tensor, is_new=False)
 
     def add(
         self,
@@ -419,12 +419,12 @@ def empty_sharded(like: Sharded, dtype: torch.dtype) -> Any:
     )
 
 
-def _can_be_mapped(own: torch.Tensor, stored: Stored) -> bool:
+def _can_be_mapped(tensor: torch.Tensor, stored: Stored) -> bool:
     """Return whether memory-mapped memory can replace the memory of a tensor."""
     return (
-        own.device.type == "cpu"
-        and own.dtype == stored.dtype
-        and type(own) in (torch.Tensor, torch.nn.Parameter)
+        tensor.device.type == "cpu"
+        and tensor.dtype == stored.dtype
+        and type(tensor) in (torch.Tensor, torch.nn.Parameter)
     )
 
 

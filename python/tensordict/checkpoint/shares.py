@@ -561,14 +561,14 @@ def _spread(boxes: Mapping[Box, list[int]], place: int | None) -> list[list[Any]
 
 
 def _parts_of(
-    name: str, value: Sharded, own: list[Box], *, is_one: bool
+    name: str, value: Sharded, boxes: list[Box], *, is_one: bool
 ) -> dict[str, torch.Tensor]:
     """Return the parts of a ``DTensor`` that this rank holds and writes."""
     parts: dict[str, torch.Tensor] = {}
-    if not own:
+    if not boxes:
         return parts
     for (begin, _), region in regions_of(value, name):
-        for offsets, sizes in own:
+        for offsets, sizes in boxes:
             starts = [
                 first - start for first, start in zip(offsets, begin, strict=True)
             ]

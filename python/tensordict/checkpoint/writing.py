@@ -108,7 +108,7 @@ def plan_step(
         writers: the ranks that write these parts, for error messages.
     """
     files: list[Any] = []
-    known: list[tuple[str, bytes]] = []
+    other_files: list[tuple[str, bytes]] = []
     linked: list[tuple[str, str]] = []
     items: dict[str, Any] = {}
     digests = _digests(
@@ -144,8 +144,8 @@ def plan_step(
                 )
             if len(placed) > 1:
                 index = f"{item.name}.safetensors.index.json"
-                known.append((index, _index(placed)))
-            known += item.files
+                other_files.append((index, _index(placed)))
+            other_files += item.files
         items[item.name] = about
     meta = {
         "format": "tensordict.checkpoint",
@@ -156,10 +156,12 @@ def plan_step(
     }
     if shared.grids and not rank:
         meta["grids"] = shared.grids
-    known.append((rank_file(rank) if rank else META, meta_bytes(meta)))
+    other_files.append((rank_file(rank) if rank else META, meta_bytes(meta)))
     place = target or folder / step_name(number)
     paths = [step.path for step in retired]
-    return Plan(folder, place, files, known, linked, paths, gathered, meta, writers)
+    return Plan(
+        folder, place, files, other_files, linked, paths, gathered, meta, writers
+    )
 
 
 def _digest_of(tensors: dict[str, Leaf]) -> str:
@@ -184,7 +186,7 @@ def _grouped(
 def _written_by(
     item: str,
     rank: int,
-    whole: Mapping[int, Mapping[str, int]],
+    sizes: Mapping[int, Mapping[str, int]],
     shared: Shared,
     shards: int | None,
     *,
@@ -193,7 +195,7 @@ def _written_by(
     """Return the files into which another rank writes undivided tensors."""
     tensors: dict[str, Leaf] = {
         name: torch.empty(num_bytes, dtype=torch.uint8, device="meta")
-        for name, num_bytes in whole.get(rank, {}).items()
+        for name, num_bytes in sizes.get(rank, {}).items()
     }
     threads = shared.threads[rank]
     groups = _grouped(tensors, shards, dedupe=dedupe, threads=threads)

@@ -381,14 +381,14 @@ def _show_repr(expression: str, value: TensorDict) -> None:
 
 
 @contextlib.contextmanager
-def _progress(total: int, what: str, unit: str) -> Iterator[Progress]:
+def _progress(total: int, title: str, unit: str) -> Iterator[Progress]:
     """Show a progress bar on a terminal, if tqdm is installed."""
     bar: Progress = _NoBar()
     if sys.stderr.isatty():
         with contextlib.suppress(ImportError):
             from tqdm import tqdm
 
-            with tqdm(total=total, desc=f"  {what}", unit=unit, leave=False) as bar:
+            with tqdm(total=total, desc=f"  {title}", unit=unit, leave=False) as bar:
                 yield bar
             return
     yield bar
@@ -405,13 +405,13 @@ def _num_bytes(params: TensorDict) -> int:
 
 
 def _report(
-    what: str, num_bytes: int, start: float, num_rows: int | None = None
+    action: str, num_bytes: int, start: float, num_rows: int | None = None
 ) -> float:
     """Print the time since ``start``, and the rate; return the time."""
     elapsed_s = max(time.perf_counter() - start, 1e-9)
     rows = "" if num_rows is None else f", {num_rows / elapsed_s:,.0f} images/s"
     print(
-        f"  {what} {_size(num_bytes)} in {elapsed_s:.2f} s: "
+        f"  {action} {_size(num_bytes)} in {elapsed_s:.2f} s: "
         f"{_size(num_bytes / elapsed_s)}/s{rows}",
         flush=True,
     )

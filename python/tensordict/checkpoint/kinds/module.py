@@ -303,13 +303,15 @@ class _Filling:
     def _compare(self) -> dict[str, Stored]:
         """Compare names and shapes; return the saved tensors by the names of the module."""
         mismatch = Mismatch()
-        own = {bare: name for name, bare in self.bare.items()}
+        name_of = {bare: name for name, bare in self.bare.items()}
         mismatch.missing = [
-            bare for bare in own if bare not in self.saved and bare not in self.frozen
+            bare
+            for bare in name_of
+            if bare not in self.saved and bare not in self.frozen
         ]
-        mismatch.unexpected = [bare for bare in self.saved if bare not in own]
+        mismatch.unexpected = [bare for bare in self.saved if bare not in name_of]
         stored: dict[str, Stored] = {}
-        for bare, name in own.items():
+        for bare, name in name_of.items():
             if bare not in self.saved:
                 continue
             saved_tensor = self._stored(bare)
@@ -356,12 +358,12 @@ class _Filling:
             swap = partial(self._swap, replacements)
             self.restoring.add(swap, swap, is_first=True)
 
-    def _new_tensor(self, own: torch.Tensor, stored: Stored) -> torch.Tensor:
+    def _new_tensor(self, meta_tensor: torch.Tensor, stored: Stored) -> torch.Tensor:
         """Return a tensor that replaces one on ``meta``, with this rank's part only."""
         device = self.restoring.device
-        value = self.restoring.tensor(stored, own, device, own.dtype)
-        if isinstance(own, nn.Parameter):
-            return nn.Parameter(value, requires_grad=own.requires_grad)
+        value = self.restoring.tensor(stored, meta_tensor, device, meta_tensor.dtype)
+        if isinstance(meta_tensor, nn.Parameter):
+            return nn.Parameter(value, requires_grad=meta_tensor.requires_grad)
         return value
 
     def _swap(self, replacements: list[tuple[torch.Tensor, torch.Tensor]]) -> None:

@@ -25,13 +25,13 @@ class Parameters(NamedTuple):
 
     @classmethod
     def of(
-        cls, optimizer: Optimizer, known: Mapping[int, tuple[str, str]]
+        cls, optimizer: Optimizer, names_by_id: Mapping[int, tuple[str, str]]
     ) -> Parameters:
         """Return the parameters of an optimizer.
 
         Args:
             optimizer: the optimizer.
-            known: the item and name of the parameters of modules, by ``id``.
+            names_by_id: the item and name of the parameters of modules, by ``id``.
         """
         groups = optimizer.param_groups
         parameters = [parameter for group in groups for parameter in group["params"]]
@@ -40,7 +40,7 @@ class Parameters(NamedTuple):
             for group in groups
             for name in group.get("param_names") or [None] * len(group["params"])
         ]
-        items_and_names = [known.get(id(parameter)) for parameter in parameters]
+        items_and_names = [names_by_id.get(id(parameter)) for parameter in parameters]
         if all(items_and_names):
             pairs = [pair for pair in items_and_names if pair is not None]
             names: list[str | None] = [name for _, name in pairs]
