@@ -139,11 +139,11 @@ def test_steps_that_are_not_there(tmp_path: Path) -> None:
     checkpointer.save(3, x=1)
     with pytest.raises(FileNotFoundError, match=r"no step 4 in .* it has \[3\]"):
         checkpointer.load(4)
-    with pytest.raises(ValueError, match="A step is a number"):
+    with pytest.raises(ValueError, match="step must be an integer"):
         checkpointer.save(-1, x=1)
     with pytest.raises(ValueError, match="There is nothing to save"):
         checkpointer.save(1)
-    with pytest.raises(ValueError, match="keep is a number"):
+    with pytest.raises(ValueError, match="keep must be an integer"):
         make(tmp_path, keep=0)
 
 

@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpointer"]
 
-MSG_STEP = "A step is a number from 0 on, got {!r}."
-MSG_KEEP = "{} is a number from 1 on, or None, got {!r}."
-MSG_BUSY = "when_busy is 'wait', 'skip' or 'queue', got {!r}."
-MSG_MODE = "mode is 'min' or 'max', got {!r}."
-MSG_CLOSED = "The checkpointer is closed."
+MSG_STEP = "step must be an integer from 0 on, got {!r}."
+MSG_KEEP = "{} must be an integer from 1 on, or None, got {!r}."
+MSG_BUSY = "when_busy must be 'wait', 'skip' or 'queue', got {!r}."
+MSG_MODE = "mode must be 'min' or 'max', got {!r}."
+MSG_CLOSED = "The checkpointer is closed: make a new one."
 MSG_SHARED_STORE = (
     "shared=False is for local folders of each node, but all nodes share the object store "
     "{!r}: leave out shared=False, or the URL."

@@ -51,7 +51,7 @@ MSG_OUTSIDE = "'{}' names the file {!r}, which is not in its directory."
 MSG_TRANSFORMED = (
     "'{}' is transformed by {}: read it with torch.distributed.checkpoint."
 )
-MSG_SHORT = "'{}' is damaged: it ends before {} bytes at offset {}."
+MSG_SHORT = "'{}' is damaged: it has fewer than {} bytes from offset {} on."
 MSG_CHUNK = "'{}' is damaged: the chunk of {!r} at {} has the shape {}, expected {}."
 
 _METADATA_CLASSES = (

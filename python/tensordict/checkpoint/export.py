@@ -32,7 +32,7 @@ SHARD_SIZE = "5GB"
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 
-MSG_FORMAT = "format is 'huggingface' or 'dcp', got {!r}."
+MSG_FORMAT = "format must be 'huggingface' or 'dcp', got {!r}."
 MSG_SHARDS = "max_shard_size is only for format='huggingface', and the format is {!r}."
 MSG_ONE = (
     "A Hugging Face folder holds one item, got {!r}. For several, pass format='dcp'."

@@ -27,7 +27,7 @@ SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 INDEX = ".bin.index.json"
 
 MSG_REFUSED = (
-    "'{}' contains more than tensors and plain data, which is not run: {} Save its contents "
+    "'{}' contains code besides tensors and plain data, which is not run: {} Save its contents "
     "as state dicts in the program that wrote it."
 )
 

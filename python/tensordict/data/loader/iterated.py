@@ -341,7 +341,7 @@ class SamplerRows:
         outside = (rows < -self._num_rows) | (rows >= self._num_rows)
         if bool(outside.any()):
             msg = (
-                f"the sampler gave row {int(rows[outside][0])}, and there are "
+                f"the sampler yielded row {int(rows[outside][0])}, but there are "
                 f"{self._num_rows} rows"
             )
             raise IndexError(msg)

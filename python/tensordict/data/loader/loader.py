@@ -391,7 +391,7 @@ class BatchLoader:
         if state.get("version") != _VERSION:
             msg = (
                 f"The state has version {state.get('version')!r}, but this loader reads "
-                f"version {_VERSION}: a newer package saved it, or it is no loader's state."
+                f"version {_VERSION}: a newer package saved it, or it is not a loader's state."
             )
             raise ValueError(msg)
         own = self._facts()

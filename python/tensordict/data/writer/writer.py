@@ -25,7 +25,7 @@ MSG_HINT = (
     "rows_hint reserves space on a disk, but {} is in an object store, where nothing is "
     "reserved: leave it out."
 )
-MSG_CLOSED = "This writer of {} is closed."
+MSG_CLOSED = "This writer of {} is closed: open a new one."
 MSG_FORKED = (
     "This writer of {} belongs to the process that opened it. In a forked process, open a "
     "writer of a separate part: DatasetWriter(path, part=...)."
