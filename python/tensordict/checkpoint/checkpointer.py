@@ -302,7 +302,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             if group is None:
                 raise
         shared = self._share(group, described, error)
-        part_path, others = turn.places(self.directory)
+        part, others = turn.places(self.directory)
         if group is not None:
             fields = {**fields, "world": group.here or group.world}
             if group.here:
@@ -323,7 +323,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
                 dedupe=self.dedupe,
                 digest_threads=self.num_threads,
                 rank=rank,
-                target=part_path,
+                target=part,
                 gathered=(others, self.rank_timeout),
                 writers=turn.members[1 : len(others) + 1],
             )
@@ -331,9 +331,7 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         except Exception as found:
             error = found
             if group is not None:
-                mark_failed(
-                    part_path or group.folder(self.directory, turn.token), found
-                )
+                mark_failed(part or group.folder(self.directory, turn.token), found)
             if group is None or turn.is_later:
                 raise
         if group is not None and not turn.is_later:
