@@ -338,7 +338,7 @@ def unpack_leaves(parts: Parts, flat: torch.Tensor) -> None:
 
 
 def copy_into(leaf: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy a source into a leaf. An expanded leaf takes one element for each expanded dimension."""
+    """Copy a source into a leaf. An expanded dimension of the leaf takes the source's first index."""
     target = leaf.detach()
     for dim, (length, stride) in enumerate(
         zip(target.shape, target.stride(), strict=True)

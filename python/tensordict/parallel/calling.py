@@ -1,4 +1,4 @@
-"""Implement ``map`` and ``map_iter`` with all their options."""
+"""The implementation of ``map`` and ``map_iter`` with all their options."""
 
 from __future__ import annotations
 

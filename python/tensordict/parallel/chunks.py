@@ -1,4 +1,4 @@
-"""Divide rows into chunks."""
+"""The division of rows into chunks."""
 
 from __future__ import annotations
 

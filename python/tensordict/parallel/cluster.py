@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict.parallel.errors import DeadWorkerError, describe, note, rebuild
-from tensordict.parallel.jobs import Job, Outcome, kept
+from tensordict.parallel.jobs import Job, Outcome, store_result
 from tensordict.parallel.seeding import seed_worker
 from tensordict.primitives.closing import Closing
 
@@ -57,7 +57,7 @@ class _Actor:
         self._number = -1
 
     def begin(self, job: Job, place: int, number: int) -> None:
-        """Receive a job. The number of the job comes again with each chunk; ``place`` seeds."""
+        """Receive a job, and seed the worker by ``place``. Each chunk names the number of its job."""
         torch.set_num_threads(job.num_threads)
         seed_worker(job.seed, place)
         self._job = job
@@ -309,7 +309,7 @@ class _Call:
             outcome = Outcome(chunk, error=error)
         else:
             if is_result:
-                outcome = Outcome(chunk, kept(self._job, chunk, value))
+                outcome = Outcome(chunk, store_result(self._job, chunk, value))
             else:
                 outcome = Outcome(chunk, error=rebuild(value, where))
         worker.chunks.popleft()

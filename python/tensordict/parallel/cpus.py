@@ -1,4 +1,4 @@
-"""Choose the default number of workers."""
+"""The number of CPUs, which is the default number of workers."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import queue
 from typing import TYPE_CHECKING, Any
 
 from tensordict.parallel.errors import note
-from tensordict.parallel.jobs import Job, Outcome, kept
+from tensordict.parallel.jobs import Job, Outcome, store_result
 from tensordict.parallel.seeding import seed_chunk
 from tensordict.parallel.transport import Rows, dumps, loads
 
@@ -101,7 +101,7 @@ class ExecutorBackend:
 def _outcome(job: Job, chunk: int, get: Callable[[], Any]) -> Outcome:
     """Return the outcome of a chunk: the result, or the error that was raised."""
     try:
-        return Outcome(chunk, kept(job, chunk, get()))
+        return Outcome(chunk, store_result(job, chunk, get()))
     except Exception as error:  # noqa: BLE001 # the caller raises it
         note(error, f"raised on {job.plan.named(chunk)} in the pool")
         return Outcome(chunk, error=error)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tensordict.parallel.folder import Folder
     from tensordict.parallel.journal import Journal
 
-__all__ = ["Backend", "Job", "Outcome", "kept"]
+__all__ = ["Backend", "Job", "Outcome", "store_result"]
 
 MSG_RESULT = (
     "map: the function returned {} for {}. Return a tensordict or a tensor, or None to leave "
@@ -86,10 +86,10 @@ class Job:
             rows = rows.clone()
             if is_locked:
                 rows.lock_()
-        return kept(self, chunk, self.function(rows))
+        return store_result(self, chunk, self.function(rows))
 
 
-def kept(job: Job, chunk: int, result: object) -> Any:
+def store_result(job: Job, chunk: int, result: object) -> Any:
     """Write a result to its rows of the target, if there is a target, and to the journal.
 
     Returns:

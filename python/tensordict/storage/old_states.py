@@ -15,7 +15,7 @@ import torch
 
 from tensordict.primitives.protocol import CollectionProtocol
 
-__all__ = ["as_of_today", "is_field"]
+__all__ = ["is_field", "to_present_form"]
 
 BATCH_SIZE = "__batch_size"
 DEVICE = "__device"
@@ -28,7 +28,7 @@ def is_field(name: str) -> bool:
     return name.rpartition(".")[2] in (BATCH_SIZE, DEVICE)
 
 
-def as_of_today(td: object, state: Mapping[str, Any]) -> Mapping[str, Any]:
+def to_present_form(td: object, state: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a state in the present form: ``state`` itself, if it is not old.
 
     Args:
@@ -52,7 +52,7 @@ def as_of_today(td: object, state: Mapping[str, Any]) -> Mapping[str, Any]:
         metadata["batch_size"] = torch.Size(values.pop(BATCH_SIZE))
         metadata["device"] = values.pop(DEVICE, None)
     found = {
-        key: as_of_today(entries.get(key), value)
+        key: to_present_form(entries.get(key), value)
         if isinstance(value, Mapping)
         else value
         for key, value in values.items()

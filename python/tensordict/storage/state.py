@@ -12,7 +12,7 @@ from tensordict import _rust
 from tensordict.primitives.checks import is_branch, is_tensorclass
 from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
-from tensordict.storage.old_states import as_of_today
+from tensordict.storage.old_states import to_present_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +106,7 @@ def load_state_dict(
     from_flatten: bool | None,
 ) -> Any:
     """See :meth:`tensordict.TensorDictBase.load_state_dict`."""
-    source = as_of_today(td, source)
+    source = to_present_form(td, source)
     metadata = getattr(source, "_metadata", None) or {}
     if from_flatten is None:
         # Only a flat state holds the metadata of nested collections.

@@ -112,7 +112,7 @@ class ZarrArray(Array):
         self.array[selection] = data
 
     def _read_rows_of_file(self, selection: tuple[slice, ...]) -> Any:
-        """Read rows of an array that is one chunk; return None if the short way does not apply.
+        """Read rows of an array that is one uncompressed chunk; return None for other arrays.
 
         The library reads and decodes whole chunks. By default, this package stores an array as one
         chunk without compression.

@@ -82,7 +82,7 @@ class GrowingFile:
             self._buffer.clear()
 
     def skip(self, num_bytes: int) -> None:
-        """Count bytes that another program has written behind the bytes written here."""
+        """Count bytes that follow the written bytes, but are stored in another place."""
         self.write_out()
         self.size += num_bytes
         self._written = self.size
