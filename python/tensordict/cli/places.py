@@ -117,6 +117,8 @@ def _run_on_copies(arguments: argparse.Namespace) -> int:
             heads = arguments.command in HEADS
             path = copying.bring(place, near, heads=heads)
             names[str(path)] = given[name]
+            # The shards of a save lie beside its name.
+            names[str(near)] = str(place.parent)
             setattr(arguments, name, str(path))
         if target is not None:
             local_target = Path(folder) / "target" / target.name

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tensordict.storage.growing.publish import CHECKSUMS
 from tensordict.storage.remote.errors import naming
 from tensordict.storage.remote.manifests import SWITCH, Manifest, read_manifest
 from tensordict.storage.remote.objects import PiecedObject, RemoteObject, objects_of
@@ -21,6 +19,7 @@ from tensordict.storage.remote.publishing import (
     read_record,
 )
 from tensordict.storage.remote.reading import read_range
+from tensordict.storage.remote.saved_times import set_times
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +33,6 @@ __all__ = [
     "download_object",
     "fetch_head",
     "saved_at",
-    "set_times",
 ]
 
 _SPAN: Final = 64 << 20
@@ -123,6 +121,7 @@ def download_file(place: Place, path: Path, progress: Uploads | None = None) -> 
         RuntimeError: another version takes its place meanwhile.
     """
     download_object(RemoteObject(place), path, progress)
+    set_times(path)
 
 
 def download_object(
@@ -252,19 +251,6 @@ def download_folder(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SWITCH).write_bytes(saved.switch)
     set_times(folder)
-
-
-def set_times(folder: Path) -> None:
-    """Give files the times of which checksums know: other bytes are damage then."""
-    try:
-        files = json.loads((folder / CHECKSUMS).read_bytes())["files"]
-        for name, (_, modified, *_) in files.items():
-            path = folder / name
-            if path.exists():
-                os.utime(path, ns=(modified, modified))
-    except (FileNotFoundError, KeyError, TypeError, ValueError):
-        # A checksum that cannot be read is what `verify` tells of.
-        return
 
 
 def fetch_head(place: Place, path: Path) -> None:

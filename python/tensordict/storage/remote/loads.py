@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tensordict.primitives import classes
 from tensordict.storage.remote.cache import cache_of
-from tensordict.storage.remote.fetching import download_object, set_times
+from tensordict.storage.remote.fetching import download_object
 from tensordict.storage.remote.outline import outlined
 from tensordict.storage.remote.place import place_of
 from tensordict.storage.remote.publishing import in_threads
+from tensordict.storage.remote.saved_times import set_times
 from tensordict.storage.take_loaded import load_into
 
 if TYPE_CHECKING:
@@ -97,10 +98,13 @@ def _downloaded(place: Place, remote: RemoteOptions) -> str:
     with outlined(place, near=target.parent) as outline:
         _fill(outline)
         is_file = outline.path.is_file() and len(outline.objects) == 1
+        set_times(outline.folder)
+        for name in outline.objects:
+            if not name.endswith(".memmap"):
+                set_times(outline.folder / name)
         if is_file:
             outline.path.rename(target)
             return str(target)
-        set_times(outline.folder)
         outline.folder.rename(target)
         is_below = outline.path != outline.folder
         return str(target / outline.path.name if is_below else target)
