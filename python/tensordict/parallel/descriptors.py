@@ -1,8 +1,8 @@
 """File descriptors, sent to another process through a pipe that also carries messages.
 
 From Python 3.14 on, ``multiprocessing.reduction.send_handle`` waits for a byte that the receiver
-sends back. The receiver of this package reads the descriptor after the next message of the same
-pipe, so that the sender must not wait.
+sends back through the same pipe. The byte would mix with messages. A receiver that waits for a
+message before it looks for a descriptor would never send it. The functions here do not wait.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Folder:
         try:
             fits = rows.batch_size == result.batch_size and _look(rows) == _look(result)
             if fits:
-                # Non-tensor data is assigned by index: the rows above may be a copy of it.
+                # Assign by index: for non-tensor data, the index selects the values.
                 self.plan.put(self.mapped, chunk, result)
         except Exception as error:
             note(error, f"raised on {self.plan.named(chunk)}")

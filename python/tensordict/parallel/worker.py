@@ -101,8 +101,8 @@ def _settle() -> None:
     end_with_parent()
     # An interrupt reaches the caller as well, and the caller ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Without it, the garbage collector writes to every inherited object, which copies the
-    # memory that the process shares with its parent.
+    # Without `gc.freeze`, the garbage collector writes to every inherited object, which
+    # copies the memory that the process shares with its parent.
     gc.freeze()
 
 
