@@ -451,7 +451,10 @@ class MemoryMappedTensor(torch.Tensor):
         return self._parent_shape
 
     def is_shared(self) -> bool:
-        """Return whether the memory has a file, or torch shares it between processes."""
+        """Return whether the memory has a file, or torch shares it between processes.
+
+        Memory without a name, which only processes share that it is sent to, returns False.
+        """
         return self._filename is not None or super().is_shared()
 
     def share_memory_(self) -> Self:
