@@ -172,6 +172,37 @@ def test_a_damaged_save_is_reported_by_its_url(remote, command):
     assert "/tmp/" not in said
 
 
+@pytest.mark.parametrize("histograms", [False, True])
+def test_show_reads_the_rows_of_its_previews(
+    histograms, command, tmp_path, monkeypatch, request
+):
+    url = f"memory:///{request.node.name}"
+    images = torch.randint(0, 255, (50, 3, 16, 16), dtype=torch.uint8)
+    rows = TensorDict(images=images, many=torch.zeros(50, 10_000), batch_size=[50])
+    td = TensorDict(data=rows, few=torch.tensor([7, 9]))
+    td.memmap(url)
+    td.memmap(tmp_path / "data")
+    read = []
+    plain = reading.read_plain
+
+    def noting(wanted):
+        read.append(reading.count_bytes(wanted))
+        plain(wanted)
+
+    monkeypatch.setattr(reading, "read_plain", noting)
+    options = ["--histograms"] if histograms else []
+    command("show", url, "--output", tmp_path / "there.html", *options)
+    command("show", tmp_path / "data", "--output", tmp_path / "here.html", *options)
+    there, here = (
+        (tmp_path / f"{name}.html").read_text() for name in ("there", "here")
+    )
+    assert there.count("<img") == here.count("<img") == 4
+    assert "[7, 9]" in there
+    assert there.count("<svg") == here.count("<svg")
+    if not histograms:
+        assert sum(read) == 4 * images[0].nbytes + td["few"].nbytes
+
+
 def fail_at(monkeypatch, name):
     """Have a writer end, as by a kill, when it puts an object of this name."""
     real = Place.put

@@ -23,7 +23,7 @@ SOURCES = ("path", "source", "first", "second")
 HEADS = ("inspect",)
 """The commands that need no values of tensors."""
 
-IN_PLACE = ("diff",)
+IN_PLACE = ("diff", "show")
 """The commands that read saves of dense tensordicts directly in the store."""
 
 MSG_OPTION = "--option must be key=value, such as aws_region=eu-central-1, got {!r}."
@@ -104,7 +104,8 @@ def _run_on_copies(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="tensordict-") as folder:
         names = {}
         for name, place in places.items():
-            if arguments.command in IN_PLACE:
+            # A histogram is of values from all of a leaf.
+            if arguments.command in IN_PLACE and not vars(arguments).get("histograms"):
                 opened = _open(place, arguments)
                 if opened is not None:
                     arguments.opened = {

@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.path,
         images=not arguments.no_images,
         histograms=arguments.histograms,
+        reads_stores=True,
     )
     if arguments.output is not None:
         pathlib.Path(arguments.output).write_text(text, encoding="utf-8")

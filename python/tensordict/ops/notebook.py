@@ -70,6 +70,8 @@ class Previews(NamedTuple):
 
     images: bool = True
     histograms: bool = False
+    reads_stores: bool = False
+    """Whether rows of tensors in an object store are read for previews."""
 
 
 USUAL_PREVIEWS: Final = Previews()
@@ -117,9 +119,11 @@ def show(td: Any, *, images: bool = True, histograms: bool = False) -> Shown:
     return Shown(td, Previews(images, histograms))
 
 
-def html_page(td: Any, title: str, *, images: bool, histograms: bool) -> str:
+def html_page(
+    td: Any, title: str, *, images: bool, histograms: bool, reads_stores: bool = False
+) -> str:
     """Return a complete HTML page that a browser opens without a server."""
-    tree = html_tree(td, Previews(images, histograms))
+    tree = html_tree(td, Previews(images, histograms, reads_stores))
     return PAGE.format(title=html.escape(title), tree=tree)
 
 
@@ -286,6 +290,8 @@ def _cut(text: str) -> str:
 
 def _preview(value: torch.Tensor, batch_dims: int, previews: Previews) -> str:
     """Return small pictures of the values, or nothing if they cannot be read."""
+    if previews.reads_stores:
+        value = _without_store(value, batch_dims)
     if not _is_readable(value):
         return ""
     value = value.detach()
@@ -301,6 +307,18 @@ def _preview(value: torch.Tensor, batch_dims: int, previews: Previews) -> str:
     if previews.histograms and value.numel() > VALUES_SHOWN:
         parts.append(_histogram(value))
     return "".join(parts)
+
+
+def _without_store(value: torch.Tensor, batch_dims: int) -> torch.Tensor:
+    """Read the rows of a remote tensor that a preview needs; return others as they are."""
+    from tensordict.storage.remote.tensor import RemoteTensor
+
+    if not isinstance(value, RemoteTensor):
+        return value
+    if value.numel() <= VALUES_SHOWN:
+        return value.read()
+    is_image = value.dtype is torch.uint8 and value.dim() - batch_dims in (2, 3)
+    return value[:IMAGES_SHOWN] if is_image and batch_dims else value
 
 
 READ_CLASSES: Final = (
