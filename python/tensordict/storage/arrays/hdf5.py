@@ -144,7 +144,7 @@ class Hdf5Group(Group):
     def _get(self, key: str) -> Hdf5Array | Hdf5Group | None:
         file = self._file
         file.check_open()
-        cached = self.known.get(key)
+        cached = self.cache.get(key)
         if cached is not None and (not file.may_write or self._is_there(key, cached)):
             return cached
         if not is_name(key):
@@ -158,7 +158,7 @@ class Hdf5Group(Group):
             item = Hdf5Group(found, file)
         else:
             return None
-        self.known[key] = item
+        self.cache[key] = item
         return item
 
     def _is_there(self, key: str, cached: Hdf5Array | Hdf5Group) -> bool:

@@ -133,19 +133,19 @@ class Group(abc.ABC):
     handle: Any
     """The group object of the library."""
 
-    _found: dict[str, Array | Group]
-    _found_at: int = -1
+    _cached: dict[str, Array | Group]
+    _cached_at: int = -1
 
     @property
-    def known(self) -> dict[str, Any]:
+    def cache(self) -> dict[str, Any]:
         """A cache of the arrays and groups in this group, by name.
 
         They reference the file, and the file references none of them. Without a cycle, a
         file is closed as soon as its last user is gone.
         """
-        if self._found_at != self.file.changes:
-            self._found_at, self._found = self.file.changes, {}
-        return self._found
+        if self._cached_at != self.file.changes:
+            self._cached_at, self._cached = self.file.changes, {}
+        return self._cached
 
     @abc.abstractmethod
     def names(self) -> list[str]:

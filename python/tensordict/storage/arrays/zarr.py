@@ -154,7 +154,7 @@ class ZarrGroup(Group):
     def _get(self, key: str) -> Any:
         file = self._file
         file.check_open()
-        item = self.known.get(key)
+        item = self.cache.get(key)
         if item is not None:
             return item
         if not is_name(key):
@@ -166,7 +166,7 @@ class ZarrGroup(Group):
             item = ZarrGroup(found, file)
         else:
             return None
-        self.known[key] = item
+        self.cache[key] = item
         return item
 
     def names(self) -> list[str]:
