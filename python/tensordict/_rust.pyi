@@ -217,11 +217,8 @@ def create_file(
 def write_consolidated(
     path: str | PathLike[str],
     parts: Sequence[tuple[int, torch.Tensor, str]],
-    data_bytes: int,
-    remarks: str,
-    description: str,
-    durable: bool,
-    checks: bool,
+    behind: tuple[int, str, str],
+    how: tuple[bool, bool],
     progress: SaveProgress,
 ) -> torch.Tensor: ...
 def write_safetensors(
@@ -243,9 +240,7 @@ def write_safetensors(
     ],
     index: tuple[str, str, str] | None,
     stale: str | None,
-    num_threads: int,
-    durable: bool,
-    checks: bool,
+    how: tuple[int, bool, bool],
     progress: SaveProgress,
     maps: bool,
 ) -> list[tuple[list[tuple[str, str]], dict[str, torch.Tensor]]]: ...

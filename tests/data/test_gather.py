@@ -426,3 +426,21 @@ def test_layouts_are_named():
         gather_slices(plain_rows(), [0], 1, layout="ragged")
     with pytest.raises(ValueError, match="mask"):
         gather_slices(plain_rows(), [0], 1, layout="stacked", mask="mask")
+
+
+def test_tensors_that_a_loader_reads_in_threads_keep_their_memory():
+    size = 1 << 15
+    values = torch.arange(size, dtype=torch.int64)
+    wide = values[:, None] * torch.ones(16, dtype=torch.int64)
+    td = TensorDict(x=wide, batch_size=[size])
+    rows = []
+    for batch in BatchLoader(td, 4096, shuffle=False):
+        rows.append(batch["x"][:, 0].clone())
+        if len(rows) == 1:
+            with pytest.raises(RuntimeError, match="not resizable"):
+                td["x"].resize_(2 * size, 16)
+            # Batches that were begun have the rows of before.
+            td["x"].data = torch.zeros_like(wide)
+    taken = torch.cat(rows)
+    begun = taken[taken != 0]
+    assert torch.equal(begun, values[1 : len(begun) + 1])

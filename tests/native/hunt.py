@@ -773,7 +773,9 @@ def saves(hunt: Hunt) -> Iterator[Case]:
                             thread.start()
                         try:
                             future = save(td, str(hunt.folder / "saved"))
-                            meddle()
+                            if not is_threaded:
+                                # Two threads that resize one tensor end torch itself.
+                                meddle()
                             if hasattr(future, "result"):
                                 future.result()
                         finally:

@@ -105,3 +105,84 @@ def test_a_tensor_over_a_file_that_was_cut_is_refused_by_name(tmp_path):
         """,
         tmp_path,
     )
+
+
+def test_memory_that_was_freed_before_it_was_read_is_an_error(tmp_path):
+    check_separately(
+        """
+        from tensordict.storage.layouts import archive, directory
+
+        size = 4_000_000
+        changes = {
+            "larger": lambda tensor: tensor.resize_(4 * size),
+            "freed": lambda tensor: tensor.untyped_storage().resize_(0),
+            "shared": lambda tensor: tensor.share_memory_(),
+        }
+        tensors = {
+            "whole": lambda tensor: tensor,
+            "view": lambda tensor: tensor.view(-1)[5:],
+            "parameter": lambda tensor: torch.nn.Parameter(tensor),
+        }
+        for name, change in changes.items():
+            for kind, taken in tensors.items():
+                tensor = torch.ones(size)
+                td = TensorDict({"ok": torch.ones(1), "n": {"key": taken(tensor)}}, [])
+
+                def later(td, work, *_):
+                    change(tensor)
+                    return work()
+
+                for layout, path in ((directory, "tree"), (archive, "one.tdz")):
+                    TensorDict(old=torch.ones(2)).save(path)
+                    kept, layout.now_or_later = layout.now_or_later, later
+                    try:
+                        with pytest.raises(RuntimeError, match="freed or moved.*clone"):
+                            td.save(path, return_early=True)
+                    finally:
+                        layout.now_or_later = kept
+                    assert list(TensorDict.load(path).keys()) == ["old"]
+                    tensor = torch.ones(size)
+                    td["n", "key"] = taken(tensor)
+        assert sorted(os.listdir()) == ["one.tdz", "tree"]
+        """,
+        tmp_path,
+    )
+
+
+def test_saves_while_another_thread_resizes_the_tensors(tmp_path):
+    check_separately(
+        """
+        from tensordict import to_safetensors
+
+        size = 300_000
+        td = TensorDict({f"k{at}": torch.ones(size) for at in range(8)}, [])
+        tensors = list(td.values())
+        saves = {
+            "memmap": lambda: td.memmap("tree", num_threads=2),
+            "early": lambda: td.memmap("early", return_early=True).result(),
+            "archive": lambda: td.save("one.tdz"),
+            "consolidate": lambda: td.consolidate("buffer"),
+            "safetensors": lambda: to_safetensors(td, "one.safetensors"),
+        }
+        is_done = False
+
+        def resize():
+            while not is_done:
+                for tensor in tensors:
+                    tensor.resize_(4 * size)
+                    tensor.untyped_storage().resize_(4 * size)
+                    tensor.resize_(size)
+
+        thread = threading.Thread(target=resize)
+        thread.start()
+        for save in saves.values():
+            for _ in range(4):
+                try:
+                    save()
+                except RuntimeError as error:
+                    assert "freed or moved" in str(error) or "shorter" in str(error)
+        is_done = True
+        thread.join()
+        """,
+        tmp_path,
+    )

@@ -299,9 +299,7 @@ def _write_shard(
         [(str(path), None, planned(read), texts)],
         None,
         None,
-        how.num_threads,
-        False,
-        True,
+        (how.num_threads, False, True),
         _rust.SaveProgress(),
         False,
     )

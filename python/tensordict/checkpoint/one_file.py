@@ -77,7 +77,7 @@ def save(
     files = [(str(Path(local(path)).absolute()), None, planned(encoder.tensors), texts)]
     progress = _rust.SaveProgress()
     _rust.write_safetensors(
-        files, None, None, num_threads, durable, True, progress, False
+        files, None, None, (num_threads, durable, True), progress, False
     )
 
 

@@ -75,6 +75,8 @@ class SavingOps(CollectionProtocol):
                 ``result()`` is the tensordict; it also has ``done()``, ``cancel()`` and
                 ``progress()``. The entries at the time of the call are saved; do not
                 change their values in place before the future is done.
+                If `resize_` or `share_memory_` frees the memory of a tensor
+                meanwhile, the save raises ``RuntimeError`` and the target stays.
             share_non_tensor: share non-tensor data between the processes that the
                 result is sent to: changes by :meth:`update_`, :meth:`set_` and
                 assignment at an index reach all of them.

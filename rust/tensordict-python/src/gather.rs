@@ -15,7 +15,7 @@ use tensordict_core::gather::{self, Leaf, OwnedLeaf, Prefetcher, Run, Ticket};
 use crate::collection::{self, Kind, has_signs, kind};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
-use crate::shortcuts::tensors::{Tensor, shape_of};
+use crate::shortcuts::tensors::{HeldStorage, Tensor, shape_of};
 use crate::storage::dlpack::{self, Memory};
 use crate::storage::mapped::row_file_at;
 
@@ -400,6 +400,8 @@ struct PyTicket {
     // Dropped first, which waits: the memory has to be there until then.
     ticket: Ticket,
     _held: Vec<Py<PyAny>>,
+    // A tensor can be given other memory meanwhile, and then frees what it had.
+    _storages: Vec<HeldStorage>,
 }
 
 #[pymethods]
@@ -430,11 +432,17 @@ impl PyPrefetcher {
         }
         let jobs = walk.jobs.list.into_iter();
         let (leaves, held): (Vec<_>, Vec<_>) = jobs.map(|job| (job.leaf, job.held)).unzip();
+        let storages = held.iter().flatten().filter_map(|tensor| {
+            let ordinary = Tensor::of_plain_or_mapped(tensor)?;
+            Some(ordinary.storage(1)?.held)
+        });
+        let storages = storages.collect();
         // SAFETY: as in `Jobs::run`; the ticket holds the tensors.
         let ticket = py.detach(|| unsafe { self.0.submit(leaves, rows.runs) });
         Ok(Some(PyTicket {
             ticket,
             _held: held.into_iter().flatten().map(Bound::unbind).collect(),
+            _storages: storages,
         }))
     }
 }

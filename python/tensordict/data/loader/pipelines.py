@@ -215,6 +215,14 @@ def _num_threads(num_prefetched: int) -> int:
     return min(num_prefetched, _MOST_THREADS, max(num_cpus() - 1, 1))
 
 
+def _keep_in_place(tensor: torch.Tensor) -> None:
+    """Have torch refuse to resize the storage of a tensor: threads read its memory."""
+    storage = tensor.untyped_storage()
+    if storage.resizable():
+        # The memory of an array is never resized.
+        torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+
+
 class NativePipeline:
     """A pipeline of native threads that copy rows into recycled memory without the GIL.
 
@@ -225,6 +233,9 @@ class NativePipeline:
     """
 
     def __init__(self, source: Dense, buffers: Buffers, num_prefetched: int) -> None:
+        for part in source.parts:
+            for leaf in _rust.leaves(part):
+                _keep_in_place(leaf)
         self._source = source
         self._buffers = buffers
         self._prefetcher = _rust.GatherPrefetcher(_num_threads(num_prefetched))

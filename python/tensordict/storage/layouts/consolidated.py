@@ -343,11 +343,8 @@ def _write(
     return _rust.write_consolidated(
         os.fspath(options.filename),  # type: ignore[arg-type]
         [(row[2], part, key) for (key, row), part in keyed],
-        rows.num_bytes,
-        notes.to_text(),
-        text,
-        options.durable,
-        options.checks,
+        (rows.num_bytes, notes.to_text(), text),
+        (options.durable, options.checks),
         progress,
     )
 

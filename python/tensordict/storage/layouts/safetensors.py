@@ -295,7 +295,7 @@ def _write(
         )
     stale = index_path if os.path.exists(index_path) else None
     with naming_the_entry(data):
-        written = _rust.write_safetensors(files, index, stale, *how, progress, maps)
+        written = _rust.write_safetensors(files, index, stale, how, progress, maps)
     if not is_single and os.path.isfile(path):
         # An older save in one file: `load` would prefer it to the index.
         os.unlink(path)

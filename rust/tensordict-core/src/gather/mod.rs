@@ -9,6 +9,7 @@
 mod file;
 mod prefetch;
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -220,43 +221,52 @@ unsafe fn gather_with(leaves: &[Leaf<'_>], runs: &[Run], threads: usize) -> Stor
     let bytes: usize = leaves.iter().map(|leaf| leaf.row_bytes * rows).sum();
     let is_small = bytes < ALONE_BYTES && runs.len() * leaves.len() < TASK_RUNS;
     let threads = if is_small { 1 } else { threads };
-    let call = Gather {
-        leaves,
-        runs: &runs,
-        missing: Mutex::new(Vec::new()),
-        failed: Mutex::new(None),
-        has_failed: AtomicBool::new(false),
-    };
     // SAFETY: the contract of this function.
-    ROWS.for_each(tasks.len(), threads, &|task| unsafe {
-        call.copy(&tasks[task]);
-    });
+    let call = unsafe { Gather::new(leaves, &runs) };
+    ROWS.for_each(tasks.len(), threads, &|task| call.copy(&tasks[task]));
     let missing = std::mem::take(&mut *locked(&call.missing));
-    // SAFETY: as above.
-    ROWS.for_each(missing.len(), WAITING_THREADS, &|at| unsafe {
+    ROWS.for_each(missing.len(), WAITING_THREADS, &|at| {
         call.wait_for(&missing[at]);
     });
     let failed = locked(&call.failed).take();
     failed.map_or(Ok(()), Err)
 }
 
-impl Gather<'_> {
+impl<'g> Gather<'g> {
+    /// A call for rows of leaves.
+    ///
     /// # Safety
-    /// That of [`gather`].
-    unsafe fn copy(&self, task: &Task) {
-        let leaf = &self.leaves[task.leaf];
+    /// That of [`gather`], for as long as the call is used.
+    unsafe fn new(leaves: &'g [Leaf<'g>], runs: &'g [Run]) -> Self {
+        Self {
+            leaves,
+            runs,
+            missing: Mutex::new(Vec::new()),
+            failed: Mutex::new(None),
+            has_failed: AtomicBool::new(false),
+        }
+    }
+
+    /// The rows of a task.
+    fn rows_of(&self, task: &Task) -> Rows<'g> {
+        Rows {
+            leaf: &self.leaves[task.leaf],
+            runs: &self.runs[task.first..task.end],
+        }
+    }
+
+    fn copy(&self, task: &Task) {
+        let rows = self.rows_of(task);
+        let Rows { leaf, runs } = rows;
         if leaf.row_bytes == 0 {
             return;
         }
-        let runs = &self.runs[task.first..task.end];
         let Some(backing) = &leaf.backing else {
-            // SAFETY: the contract of this function.
-            return unsafe { leaf.copy_all(runs) };
+            return rows.copy();
         };
         if backing.file.is_in_memory() {
             let before = waited_faults();
-            // SAFETY: the contract of this function.
-            unsafe { leaf.copy_all(runs) };
+            rows.copy();
             if waited_faults() != before {
                 backing.file.remember_missing();
             }
@@ -275,11 +285,9 @@ impl Gather<'_> {
                 let (last, length) = leaf.extent(&runs[at + group - 1]);
                 let length = last + length - start;
                 if length >= LONG_GROUP {
-                    // SAFETY: the contract of this function.
-                    unsafe { leaf.copy_all(&runs[at..at + group]) };
+                    rows.part(at..at + group).copy();
                 } else if backing.has_samples(start, length) {
-                    // SAFETY: as above.
-                    unsafe { leaf.copy_all(&runs[at..at + group]) };
+                    rows.part(at..at + group).copy();
                     found += PROBES;
                 } else {
                     backing.file.request(backing.offset + start as u64, length);
@@ -292,8 +300,7 @@ impl Gather<'_> {
                 at += group;
                 continue;
             }
-            // SAFETY: as above.
-            if unsafe { leaf.copy_if_in_memory(backing, run) } {
+            if rows.copy_if_in_memory(at, backing) {
                 found += 1;
             } else {
                 let (start, length) = leaf.extent(run);
@@ -314,21 +321,17 @@ impl Gather<'_> {
         }
     }
 
-    /// # Safety
-    /// That of [`gather`].
-    unsafe fn wait_for(&self, task: &Task) {
+    fn wait_for(&self, task: &Task) {
         if self.has_failed.load(Ordering::Relaxed) {
             return;
         }
-        let leaf = &self.leaves[task.leaf];
-        let runs = &self.runs[task.first..task.end];
-        let read = if let [run] = runs {
-            // SAFETY: the contract of this function.
-            unsafe { leaf.read(run) }
+        let rows = self.rows_of(task);
+        let read = if rows.runs.len() == 1 {
+            rows.read_first()
         } else {
-            // SAFETY: as above. The kernel has been asked for these pages: a fault waits for what it
-            // needs, and reads nothing else.
-            unsafe { leaf.copy_all(runs) };
+            // The kernel has been asked for these pages: a fault waits for what it needs, and reads
+            // nothing else.
+            rows.copy();
             Ok(())
         };
         if let Err(error) = read {
@@ -362,6 +365,15 @@ impl Leaf<'_> {
         1 + close.count()
     }
 
+    /// The pieces of memory that a run is in: how many, and the bytes of each.
+    fn pieces(&self, run: &Run) -> (usize, usize) {
+        if self.is_dense() {
+            (1, run.count * self.row_bytes)
+        } else {
+            (run.count, self.row_bytes)
+        }
+    }
+
     fn source_of(&self, row: usize) -> *const u8 {
         self.source.wrapping_add(row * self.stride)
     }
@@ -369,114 +381,106 @@ impl Leaf<'_> {
     fn result_of(&self, place: usize) -> *mut u8 {
         self.result.wrapping_add(place * self.row_bytes)
     }
+}
 
-    /// # Safety
-    /// That of [`gather`].
-    unsafe fn copy_all(&self, runs: &[Run]) {
-        // SAFETY: the contract of this function.
-        unsafe {
-            match self.row_bytes {
-                1 => self.copy_sized::<1>(runs),
-                4 => self.copy_sized::<4>(runs),
-                8 => self.copy_sized::<8>(runs),
-                _ => {
-                    for (at, run) in runs.iter().enumerate() {
-                        if let Some(next) = runs.get(at + ROWS_FETCHED) {
-                            prefetch(self.source_of(next.row));
-                        }
-                        self.copy_run(run);
-                    }
+/// A leaf, and runs of its rows, whose memory the caller of [`gather`] vouches for: [`Gather`] makes it.
+#[derive(Clone, Copy)]
+struct Rows<'g> {
+    leaf: &'g Leaf<'g>,
+    runs: &'g [Run],
+}
+
+impl Rows<'_> {
+    /// Some of the runs.
+    fn part(&self, range: Range<usize>) -> Self {
+        Self {
+            runs: &self.runs[range],
+            ..*self
+        }
+    }
+
+    /// Copies all runs.
+    fn copy(&self) {
+        match self.leaf.row_bytes {
+            1 => self.copy_sized::<1>(),
+            4 => self.copy_sized::<4>(),
+            8 => self.copy_sized::<8>(),
+            _ => {
+                for (at, run) in self.runs.iter().enumerate() {
+                    self.fetch(at);
+                    self.copy_run(run);
                 }
             }
         }
     }
 
+    /// Has the memory fetched that is copied some runs after that at `at`.
+    fn fetch(&self, at: usize) {
+        if let Some(next) = self.runs.get(at + ROWS_FETCHED) {
+            prefetch(self.leaf.source_of(next.row));
+        }
+    }
+
     /// Copies rows of `N` bytes.
-    ///
-    /// # Safety
-    /// That of [`gather`].
-    unsafe fn copy_sized<const N: usize>(&self, runs: &[Run]) {
-        for (at, run) in runs.iter().enumerate() {
-            if let Some(next) = runs.get(at + ROWS_FETCHED) {
-                prefetch(self.source_of(next.row));
-            }
+    fn copy_sized<const N: usize>(&self) {
+        for (at, run) in self.runs.iter().enumerate() {
+            self.fetch(at);
             for step in 0..run.count {
-                let from = self.source_of(run.row + step).cast::<[u8; N]>();
-                let to = self.result_of(run.place + step).cast::<[u8; N]>();
-                // SAFETY: the contract of this function; bytes have no alignment.
+                let from = self.leaf.source_of(run.row + step).cast::<[u8; N]>();
+                let to = self.leaf.result_of(run.place + step).cast::<[u8; N]>();
+                // SAFETY: the contract of `Gather::new`; bytes have no alignment.
                 unsafe { to.write(from.read()) };
             }
         }
     }
 
-    /// # Safety
-    /// That of [`gather`].
-    unsafe fn copy_run(&self, run: &Run) {
-        let (rows, bytes) = if self.is_dense() {
-            (1, run.count * self.row_bytes)
-        } else {
-            (run.count, self.row_bytes)
-        };
+    /// Copies `run`, which is one of the runs.
+    fn copy_run(&self, run: &Run) {
+        let (rows, bytes) = self.leaf.pieces(run);
         for step in 0..rows {
-            let from = self.source_of(run.row + step);
-            let to = self.result_of(run.place + step);
-            // SAFETY: the contract of this function.
+            let from = self.leaf.source_of(run.row + step);
+            let to = self.leaf.result_of(run.place + step);
+            // SAFETY: the contract of `Gather::new`.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
         }
     }
 
-    /// Copies a run if it is in memory; whether it did.
-    ///
-    /// # Safety
-    /// That of [`gather`].
-    unsafe fn copy_if_in_memory(&self, backing: &Backing<'_>, run: &Run) -> bool {
-        let (start, length) = self.extent(run);
+    /// Copies the run at `at` if it is in memory; whether it did.
+    fn copy_if_in_memory(&self, at: usize, backing: &Backing<'_>) -> bool {
+        let (leaf, run) = (self.leaf, &self.runs[at]);
+        let (start, length) = leaf.extent(run);
         let offset = backing.offset + start as u64;
-        if self.is_dense() && !backing.is_private {
-            // SAFETY: the contract of this function.
-            return unsafe {
-                let buffer = self.result_of(run.place);
-                backing.file.read_from_memory(buffer, length, offset)
-            };
+        if leaf.is_dense() && !backing.is_private {
+            let buffer = leaf.result_of(run.place);
+            // SAFETY: the contract of `Gather::new`.
+            return unsafe { backing.file.read_from_memory(buffer, length, offset) };
         }
         let mut probed = (0..length).step_by(PROBE_STEP).chain([length - 1]);
         let is_there = probed.all(|at| backing.file.has_in_memory(offset + at as u64));
         if is_there {
-            // SAFETY: the contract of this function.
-            unsafe { self.copy_run(run) };
+            self.copy_run(run);
         }
         is_there
     }
 
-    /// Reads a run, and waits for it.
-    ///
-    /// # Safety
-    /// That of [`gather`].
-    unsafe fn read(&self, run: &Run) -> StorageResult<()> {
-        match &self.backing {
-            Some(backing) if !backing.is_private => {
-                let (rows, bytes) = if self.is_dense() {
-                    (1, run.count * self.row_bytes)
-                } else {
-                    (run.count, self.row_bytes)
-                };
-                for step in 0..rows {
-                    let start = (run.row + step) * self.stride;
-                    let to = self.result_of(run.place + step);
-                    // SAFETY: the contract of this function: nobody else uses these bytes. That they
-                    // may not have been written before is no concern of a system call.
-                    let buffer = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
-                    backing.file.read(buffer, backing.offset + start as u64)?;
-                }
-                Ok(())
-            }
+    /// Reads the first run, and waits for it.
+    fn read_first(&self) -> StorageResult<()> {
+        let (leaf, run) = (self.leaf, &self.runs[0]);
+        let Some(backing) = leaf.backing.as_ref().filter(|backing| !backing.is_private) else {
             // The kernel has been asked for these pages: a fault waits for what it needs.
-            _ => {
-                // SAFETY: the contract of this function.
-                unsafe { self.copy_run(run) };
-                Ok(())
-            }
+            self.copy_run(run);
+            return Ok(());
+        };
+        let (rows, bytes) = leaf.pieces(run);
+        for step in 0..rows {
+            let start = (run.row + step) * leaf.stride;
+            let to = leaf.result_of(run.place + step);
+            // SAFETY: the contract of `Gather::new`: nobody else uses these bytes. That they may not
+            // have been written before is no concern of a system call.
+            let buffer = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
+            backing.file.read(buffer, backing.offset + start as u64)?;
         }
+        Ok(())
     }
 }
 

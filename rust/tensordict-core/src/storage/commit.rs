@@ -114,7 +114,7 @@ pub fn save(
         };
         sync(job, plan, &new, checksums)?;
     }
-    job.progress.check()?;
+    job.check(&target)?;
     let is_moved = match state {
         State::Mixed { named } => move_files(job, plan, &new, &target, named).map(|()| true)?,
         State::Absent | State::Whole { .. } => replace(job, plan, &work, &target)?,
@@ -144,6 +144,7 @@ fn save_in_place(job: &Job<'_>, plan: &Plan, target: &Path) -> StorageResult<Vec
         removed => removed.map_err(|source| StorageError::io(&old, source))?,
     }
     let mut written = write(job, plan, target, Place::Existing, is_mapped)?;
+    job.check(target)?;
     if job.has_checksums {
         keep_checksums(plan, kept, &mut written.checksums);
         let text = written.checksums.to_text();

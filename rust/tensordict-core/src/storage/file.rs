@@ -350,7 +350,7 @@ pub fn save_file<T>(
     let refused = |source: io::Error| StorageError::io(&target, source);
     let new = NewFile::beside(job.disk, &target).map_err(refused)?;
     let result = write(&mut FileWriter::new(job, new.file(), &target))?;
-    job.progress.check()?;
+    job.check(&target)?;
     job.disk
         .set_modified(new.file(), job.stamp_ns)
         .map_err(refused)?;
@@ -451,7 +451,9 @@ impl<'w> FileSet<'w> {
         let Job {
             disk, is_durable, ..
         } = self.job;
-        self.job.progress.check()?;
+        if let Some((_, target, _)) = self.made.first() {
+            self.job.check(target)?;
+        }
         for (path, target, file) in &self.made {
             let refused = |source: io::Error| StorageError::io(target, source);
             if target.exists() {

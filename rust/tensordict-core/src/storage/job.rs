@@ -1,6 +1,8 @@
 //! The companions of a running save: its options, its progress, and the request to stop.
 
 use std::fmt;
+use std::io;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, ThreadId};
@@ -8,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::checksums;
 use super::io::Disk;
+use super::region::MemoryGone;
 use super::{StorageError, StorageResult};
 
 /// The progress of a save, shared with whoever watches it.
@@ -131,6 +134,16 @@ impl Progress {
     }
 }
 
+/// Tells whether the memory that a save reads is where it was when the save was planned.
+#[derive(Clone, Copy)]
+pub struct Unmoved<'j>(pub &'j (dyn Fn() -> bool + Sync));
+
+impl fmt::Debug for Unmoved<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Unmoved").finish_non_exhaustive()
+    }
+}
+
 /// The options of a save.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'j> {
@@ -149,6 +162,8 @@ pub struct Job<'j> {
     pub progress: &'j Progress,
     /// The time that the files get.
     pub stamp_ns: i64,
+    /// The question about the memory that is read, asked before what was written takes its place.
+    pub memory: Option<Unmoved<'j>>,
 }
 
 impl<'j> Job<'j> {
@@ -163,6 +178,22 @@ impl<'j> Job<'j> {
             is_reserved: false,
             progress,
             stamp_ns: checksums::stamp(),
+            memory: None,
         }
+    }
+
+    /// Fails where what was written for `target` must not take its place.
+    ///
+    /// # Errors
+    /// The save is to stop; memory that was read has been freed meanwhile, so that the bytes may be
+    /// anything.
+    pub fn check(&self, target: &Path) -> StorageResult<()> {
+        if self
+            .memory
+            .is_some_and(|Unmoved(is_in_place)| !is_in_place())
+        {
+            return Err(StorageError::io(target, io::Error::other(MemoryGone)));
+        }
+        self.progress.check()
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::io::Disk;
 use super::map::Mapping;
 use super::region::Region;
-use super::source::UNIT_BYTES;
+use super::source::Source;
 use super::work::NewFile;
 use super::{StorageError, StorageResult};
 
@@ -50,14 +50,17 @@ pub fn write_file(
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let new = NewFile::beside(disk, path)?;
-        let mut offset = 0;
-        while offset < length {
-            let left = usize::try_from(length - offset).unwrap_or(usize::MAX);
-            let start = usize::try_from(offset % memory.len() as u64).unwrap_or(0);
-            let unit = UNIT_BYTES.min(left).min(memory.len() - start);
-            let bytes = &memory.bytes()[start..start + unit];
-            disk.write_all_at(new.file(), bytes, offset)?;
-            offset += unit as u64;
+        let source = Source::Memory(memory);
+        let mut bounce = Vec::new();
+        let mut first = 0;
+        while first < length {
+            let write = |at, unit: &[u8]| {
+                let offset = first + at;
+                let left = usize::try_from(length.saturating_sub(offset)).unwrap_or(usize::MAX);
+                disk.write_all_at(new.file(), &unit[..unit.len().min(left)], offset)
+            };
+            source.units(&mut bounce, write, |error| error)?;
+            first += source.len();
         }
         let mapped = usize::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mapping = if mapped == 0 {

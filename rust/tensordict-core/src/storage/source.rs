@@ -17,6 +17,9 @@ const LINE_BYTES: usize = 64;
 /// The bytes of one unit: large enough to cost nothing, small enough to be interrupted.
 pub const UNIT_BYTES: usize = 4 << 20;
 
+/// The bytes of one unit of lent memory, which is copied: few enough to stay in the cache.
+const LENT_BYTES: usize = 512 << 10;
+
 /// The items of a view that have the other sign than in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Signs {
@@ -279,7 +282,7 @@ impl Joined {
     }
 
     /// Puts the bytes from `offset` in order in `buffer`.
-    fn fill(&self, offset: u64, buffer: &mut [u8]) {
+    fn fill(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let mut at = usize::try_from(offset).unwrap_or(usize::MAX);
         let mut filled = 0;
         while filled < buffer.len() {
@@ -287,11 +290,11 @@ impl Joined {
             let (row, part) = (chunk / self.parts.len(), chunk % self.parts.len());
             let length = (self.chunk_bytes - within).min(buffer.len() - filled);
             let start = row * self.chunk_bytes + within;
-            buffer[filled..filled + length]
-                .copy_from_slice(&self.parts[part].bytes()[start..start + length]);
+            self.parts[part].copy_to(start, &mut buffer[filled..filled + length])?;
             filled += length;
             at += length;
         }
+        Ok(())
     }
 }
 
@@ -386,14 +389,26 @@ impl Source {
     ) -> Result<(), E> {
         let bytes = match self {
             Self::Bytes(bytes) => bytes.as_slice(),
-            Self::Memory(memory) => memory.bytes(),
+            Self::Memory(memory) => {
+                let Some(bytes) = memory.own_bytes() else {
+                    let fill = |offset, buffer: &mut [u8]| {
+                        memory.copy_to(usize::try_from(offset).unwrap_or(usize::MAX), buffer)
+                    };
+                    return bounced(self.len(), LENT_BYTES, bounce, fill, take, failed);
+                };
+                bytes
+            }
             Self::Strided(strided) => {
-                let fill = |offset, buffer: &mut [u8]| strided.fill(offset, buffer);
-                return bounced(self.len(), strided.item_bytes, bounce, fill, take);
+                let unit = UNIT_BYTES - UNIT_BYTES % strided.item_bytes;
+                let fill = |offset, buffer: &mut [u8]| {
+                    strided.fill(offset, buffer);
+                    Ok(())
+                };
+                return bounced(self.len(), unit, bounce, fill, take, failed);
             }
             Self::Joined(joined) => {
                 let fill = |offset, buffer: &mut [u8]| joined.fill(offset, buffer);
-                return bounced(self.len(), 1, bounce, fill, take);
+                return bounced(self.len(), UNIT_BYTES, bounce, fill, take, failed);
             }
             Self::Remote(remote) => return fetched(&**remote, take, failed),
         };
@@ -441,15 +456,15 @@ fn fetched<E>(
     Err(failed(io::Error::new(io::ErrorKind::InvalidData, text)))
 }
 
-/// Calls `take` with bytes that `fill` puts in order, in units of whole items.
+/// Calls `take` with bytes that `fill` puts in order, in units of so many.
 fn bounced<E>(
     length: u64,
-    item_bytes: usize,
+    unit: usize,
     bounce: &mut Vec<u8>,
-    fill: impl Fn(u64, &mut [u8]),
+    fill: impl Fn(u64, &mut [u8]) -> io::Result<()>,
     mut take: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    failed: impl Fn(io::Error) -> E,
 ) -> Result<(), E> {
-    let unit = UNIT_BYTES - UNIT_BYTES % item_bytes;
     let mut offset = 0;
     while offset < length {
         let left = usize::try_from(length - offset).unwrap_or(usize::MAX);
@@ -458,7 +473,7 @@ fn bounced<E>(
             bounce.resize(unit, 0);
         }
         let buffer = &mut bounce[..unit];
-        fill(offset, buffer);
+        fill(offset, buffer).map_err(&failed)?;
         take(offset, buffer)?;
         offset += unit as u64;
     }

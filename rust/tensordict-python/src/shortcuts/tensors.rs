@@ -81,6 +81,9 @@ pub(crate) struct Storage {
 /// The memory that a tensor lay in when this was made, whatever becomes of the tensor.
 pub(crate) struct HeldStorage {
     handle: NonNull<c_void>,
+    data: Ask<*mut c_void>,
+    /// The first byte of the storage.
+    start: *mut c_void,
     delete: unsafe extern "C" fn(*mut c_void) -> i32,
 }
 
@@ -88,6 +91,17 @@ pub(crate) struct HeldStorage {
 unsafe impl Send for HeldStorage {}
 // SAFETY: nothing is done with the handle by reference.
 unsafe impl Sync for HeldStorage {}
+
+impl HeldStorage {
+    /// Returns whether the storage has the memory that it had when this was made: `resize_` and
+    /// `share_memory_` give it another one, and free what it had.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let mut start = std::ptr::null_mut();
+        // SAFETY: the handle is a tensor of our own, and `start` has the type of the answer.
+        let failed = unsafe { (self.data)(self.handle.as_ptr(), &raw mut start) };
+        failed == 0 && std::ptr::addr_eq(start, self.start)
+    }
+}
 
 impl Drop for HeldStorage {
     fn drop(&mut self) {
@@ -220,9 +234,16 @@ impl<'a, 'py> Tensor<'a, 'py> {
             (storages.view)(own.cast(), 0, sizes, strides, 0, &raw mut handle)
         };
         let handle = NonNull::new(handle).filter(|_| failed == 0)?;
-        let delete = storages.delete;
-        Some(Storage {
-            held: HeldStorage { handle, delete },
+        let mut held = HeldStorage {
+            handle,
+            data: self.access.data,
+            start: std::ptr::null_mut(),
+            delete: storages.delete,
+        };
+        // SAFETY: as in `HeldStorage::is_in_place`.
+        let failed = unsafe { (held.data)(handle.as_ptr(), &raw mut held.start) };
+        (failed == 0).then_some(Storage {
+            held,
             has_all_elements,
         })
     }

@@ -17,6 +17,7 @@ use tensordict_core::storage::checkpoint::{
 };
 use tensordict_core::storage::full::Target;
 use tensordict_core::storage::io::Disk;
+use tensordict_core::storage::job::Unmoved;
 use tensordict_core::storage::safetensors::NewFile;
 use tensordict_core::storage::source::Source;
 
@@ -24,7 +25,7 @@ use super::dlpack::{memory_of, strided_memory_of};
 use super::exception;
 use super::leaves::{Kept, values_of};
 use super::safetensors::{Tensor, planned_tensors};
-use super::save::SaveProgress;
+use super::save::{SaveProgress, detached};
 
 /// `(folder of the steps, directory, [(name, tensors, texts)], [(name, bytes)], [(name, file of an older
 /// step)], steps to delete, ([(part, process that writes it, its rank)], seconds to wait for them))`.
@@ -79,7 +80,12 @@ fn planned(step: Planned<'_>) -> PyResult<(Step, Vec<Kept>)> {
 #[pyo3(signature = (step, how, progress))]
 fn save_step(py: Python<'_>, step: Planned<'_>, how: How, progress: &SaveProgress) -> PyResult<()> {
     let (step, held) = planned(step)?;
-    let saved = py.detach(|| checkpoint::save(&progress.job(how), &step));
+    let saved = detached(py, held.iter().all(Kept::is_in_place), || {
+        let mut job = progress.job(how);
+        let is_in_place = || held.iter().all(Kept::is_in_place);
+        job.memory = Some(Unmoved(&is_in_place));
+        checkpoint::save(&job, &step)
+    });
     drop(held);
     saved.map_err(|error| progress.exception(py, &error))
 }
@@ -119,7 +125,9 @@ fn tensor_digests(
         sources.push(unsafe { values.source() }?);
         held.push(values.kept);
     }
-    let found = py.detach(|| checkpoint::digests(&sources, num_threads));
+    let found = detached(py, held.iter().all(Kept::is_in_place), || {
+        checkpoint::digests(&sources, num_threads)
+    });
     drop(held);
     Ok(found?)
 }
@@ -331,7 +339,12 @@ impl StagingMemory {
         let (mut step, held) = planned(step)?;
         // Taken out for the while: another save may be asked for by a signal handler meanwhile.
         let mut staging = std::mem::take(&mut *self.staging.lock());
-        let staged = py.detach(|| staging.take(&progress.job(how), &mut step));
+        let staged = detached(py, held.iter().all(Kept::is_in_place), || {
+            let mut job = progress.job(how);
+            let is_in_place = || held.iter().all(Kept::is_in_place);
+            job.memory = Some(Unmoved(&is_in_place));
+            staging.take(&job, &mut step)
+        });
         drop(held);
         let memory = staged.map_err(|error| progress.exception(py, &error))?;
         staging.keep(&memory);

@@ -10,13 +10,14 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use tensordict_core::storage::consolidated;
 use tensordict_core::storage::file::Segment;
+use tensordict_core::storage::job::Unmoved;
 use tensordict_core::storage::map::Mode;
 
 use super::exception;
 use super::leaves::{Kept, values_of};
 use super::load::parse_mode;
 use super::mapped::bytes_over;
-use super::save::SaveProgress;
+use super::save::{SaveProgress, detached};
 
 /// A segment as the bindings get it: the offset, a tensor, and the key for messages.
 pub(crate) type Part<'py> = (u64, Bound<'py, PyAny>, String);
@@ -40,24 +41,24 @@ fn segments_of(parts: Vec<Part<'_>>) -> PyResult<(Vec<Segment>, Vec<Kept>)> {
     Ok((segments, held))
 }
 
-/// Writes a consolidated file in one step; its bytes, mapped.
+/// Writes a consolidated file in one step; its bytes, mapped. `behind` has the bytes of data, and the
+/// remarks and the description behind them; `how` is (durable, checks).
 #[pyfunction]
-#[pyo3(signature = (path, parts, data_bytes, remarks, description, durable, checks, progress))]
-#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+#[pyo3(signature = (path, parts, behind, how, progress))]
 fn write_consolidated<'py>(
     py: Python<'py>,
     path: PathBuf,
     parts: Vec<Part<'py>>,
-    data_bytes: u64,
-    remarks: String,
-    description: String,
-    durable: bool,
-    checks: bool,
+    behind: (u64, String, String),
+    how: (bool, bool),
     progress: &SaveProgress,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (segments, held) = segments_of(parts)?;
-    let saved = py.detach(|| {
-        let job = progress.job((0, durable, checks));
+    let (data_bytes, remarks, description) = behind;
+    let saved = detached(py, held.iter().all(Kept::is_in_place), || {
+        let mut job = progress.job((0, how.0, how.1));
+        let is_in_place = || held.iter().all(Kept::is_in_place);
+        job.memory = Some(Unmoved(&is_in_place));
         consolidated::save(&job, &path, &segments, data_bytes, &remarks, &description)
     });
     drop(held);

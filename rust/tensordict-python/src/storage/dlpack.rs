@@ -317,7 +317,7 @@ impl Memory {
     pub(crate) unsafe fn source(&self) -> Option<Source> {
         if self.is_plain() || self.num_bytes == 0 {
             // SAFETY: the contract of this function.
-            let region = unsafe { Region::new(self.pointer, self.num_bytes) };
+            let region = unsafe { Region::lent(self.pointer, self.num_bytes) };
             return Some(Source::Memory(region));
         }
         let item_bytes = self.item_bytes();
@@ -331,7 +331,7 @@ impl Memory {
         let length = num_items.checked_mul(item_bytes)?;
         // SAFETY: the items of the tensor lie between the lowest and the highest of them; the rest
         // is the contract of this function.
-        let region = unsafe { Region::new(self.pointer.wrapping_sub(start), length) };
+        let region = unsafe { Region::lent(self.pointer.wrapping_sub(start), length) };
         Strided::new(
             region,
             start,

@@ -6,12 +6,19 @@ use std::path::Path;
 use pyo3::exceptions::{PyKeyError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use tensordict_core::storage::StorageError;
+use tensordict_core::storage::region::MemoryGone;
 
 /// The exception for `error`.
 pub(crate) fn exception(py: Python<'_>, error: &StorageError) -> PyErr {
     match error {
         StorageError::Io { path, key, source } => match raised(source) {
             Some(raised) => noted(py, raised, path, key),
+            None if source
+                .get_ref()
+                .is_some_and(<dyn std::error::Error + Send + Sync>::is::<MemoryGone>) =>
+            {
+                PyRuntimeError::new_err(error.to_string())
+            }
             None => os_error(py, path, key, source),
         },
         StorageError::MissingFile { path, key } => {

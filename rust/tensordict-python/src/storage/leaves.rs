@@ -71,7 +71,7 @@ pub(super) struct NewLeaf {
 /// given other memory while its bytes are written (`tensor.data = ...`, `set_`), and then frees
 /// what it had.
 pub(crate) enum Kept {
-    Storage(#[expect(dead_code, reason = "it is only held")] HeldStorage),
+    Storage(HeldStorage),
     /// A tensor or reader that nobody else knows.
     Object(Py<PyAny>),
 }
@@ -82,6 +82,15 @@ impl Kept {
         match self {
             Self::Storage(_) => None,
             Self::Object(object) => Some(object),
+        }
+    }
+
+    /// Returns whether the memory is where it was when this was made: a tensor that nobody else knows
+    /// keeps it.
+    pub(super) fn is_in_place(&self) -> bool {
+        match self {
+            Self::Storage(held) => held.is_in_place(),
+            Self::Object(_) => true,
         }
     }
 }
@@ -257,7 +266,7 @@ pub(super) unsafe fn plain_leaf(
     }
     // SAFETY: the items of the tensor lie from its pointer on, without gaps; the rest is the contract of
     // this function.
-    let region = unsafe { Region::new(pointer, num_bytes) };
+    let region = unsafe { Region::lent(pointer, num_bytes) };
     let kept = Kept::Storage(storage.held);
     Some(PlainLeaf { meta, region, kept })
 }

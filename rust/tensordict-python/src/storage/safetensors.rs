@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use tensordict_core::storage::job::Unmoved;
 use tensordict_core::storage::map::Mapping;
 use tensordict_core::storage::safetensors::{self, Header, NewFile, NewIndex, NewTensor};
 use tensordict_core::storage::source::{Joined, Source};
@@ -18,7 +19,7 @@ use super::exception;
 use super::leaves::{Kept, values_of};
 use super::load::parse_mode;
 use super::mapped::Shared;
-use super::save::SaveProgress;
+use super::save::{SaveProgress, detached};
 
 /// `(name, tensors, dtype, shape, bytes of an item)`: one tensor, or those of a stack, which are joined in
 /// so many chunks each.
@@ -40,18 +41,15 @@ type Shard<'py> = (
 
 /// Writes files, and after them the index (a path, its text, and that where the files are at their
 /// other paths), and puts them in place. What the index `stale` names and this save does not write is
-/// deleted then. Where `maps`: what [`read_safetensors`] returns, of each file that was written.
+/// deleted then. `how` is (threads, durable, checks). Where `maps`: what [`read_safetensors`] returns, of each file that was written.
 #[pyfunction]
-#[pyo3(signature = (files, index, stale, num_threads, durable, checks, progress, maps))]
-#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+#[pyo3(signature = (files, index, stale, how, progress, maps))]
 fn write_safetensors<'py>(
     py: Python<'py>,
     files: Vec<Shard<'py>>,
     index: Option<(PathBuf, String, String)>,
     stale: Option<PathBuf>,
-    num_threads: usize,
-    durable: bool,
-    checks: bool,
+    how: (usize, bool, bool),
     progress: &SaveProgress,
     maps: bool,
 ) -> PyResult<Vec<(Texts, Bound<'py, PyDict>)>> {
@@ -72,8 +70,10 @@ fn write_safetensors<'py>(
         text,
         other_text,
     });
-    let saved = py.detach(|| {
-        let job = progress.job((num_threads, durable, checks));
+    let saved = detached(py, held.iter().all(Kept::is_in_place), || {
+        let mut job = progress.job(how);
+        let is_in_place = || held.iter().all(Kept::is_in_place);
+        job.memory = Some(Unmoved(&is_in_place));
         safetensors::save(&job, &planned, index.as_ref(), stale.as_deref(), maps)
     });
     drop(held);

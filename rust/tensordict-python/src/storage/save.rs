@@ -17,11 +17,11 @@ use pyo3::{PyTraverseError, PyVisit};
 use tensordict_core::storage::archive::Written;
 use tensordict_core::storage::commit::SaveOptions;
 use tensordict_core::storage::io::Disk;
-use tensordict_core::storage::job::{Job, Progress};
+use tensordict_core::storage::job::{Job, Progress, Unmoved};
 use tensordict_core::storage::map::Mapping;
 use tensordict_core::storage::metadata::{LeafMeta, LevelFields, Shape};
 use tensordict_core::storage::plan::{Content, Link, Plan};
-use tensordict_core::storage::region::Region;
+use tensordict_core::storage::region::{self, Region, Undisturbed};
 use tensordict_core::storage::source::Source;
 use tensordict_core::storage::{
     StorageError, StorageResult, archive, commit, names, replace, sparse,
@@ -65,6 +65,12 @@ impl State {
             None => (meta.dtype.clone(), meta.shape.clone()),
             Some(num_items) => (meta.dtype.clone(), Shape::from_slice(&[num_items])),
         }
+    }
+
+    /// Returns whether the memory of all leaves is where it was when they were planned.
+    fn is_in_place(&self) -> bool {
+        let mut kept = self.leaves.iter().filter_map(|leaf| leaf.kept.as_ref());
+        kept.all(Kept::is_in_place)
     }
 
     fn meta(&self, number: usize) -> &Arc<LeafMeta> {
@@ -186,13 +192,15 @@ impl SavePlan {
         how: How,
         progress: &SaveProgress,
     ) -> PyResult<SavedTensors> {
-        let mappings = py.detach(|| {
-            let job = progress.job(how);
+        let mappings = detached(py, self.is_in_place(), || {
+            let mut job = progress.job(how);
             let options = SaveOptions { exist_ok, in_place };
             if in_place {
                 self.copy_what_is_overwritten()?;
             }
             let state = self.state.lock();
+            let is_in_place = || state.is_in_place();
+            job.memory = Some(Unmoved(&is_in_place));
             commit::save(&job, &state.plan, &self.target, options)
         });
         let mappings = mappings.map_err(|error| progress.exception(py, &error))?;
@@ -212,9 +220,11 @@ impl SavePlan {
     ) -> PyResult<SavedTensors> {
         let method = super::archive::method(compression, None)?;
         let threads = how.0;
-        let written = py.detach(|| {
+        let written = detached(py, self.is_in_place(), || {
             let state = self.state.lock();
-            let job = progress.job(how);
+            let mut job = progress.job(how);
+            let is_in_place = || state.is_in_place();
+            job.memory = Some(Unmoved(&is_in_place));
             if self.is_sparse {
                 archive::create(&job, &state.plan, &self.target, is_reserved)
             } else {
@@ -325,12 +335,28 @@ impl SaveProgress {
     }
 }
 
+/// Does work on the memory of tensors, without the interpreter. `is_in_place` says that all memory is there.
+pub(super) fn detached<T: Send>(
+    py: Python<'_>,
+    is_in_place: bool,
+    work: impl FnOnce() -> T + Send,
+) -> T {
+    let num_others = py
+        .import("_thread")
+        .and_then(|module| module.call_method0("_count")?.extract::<usize>());
+    // Where that cannot be asked, there may be others.
+    let is_alone = is_in_place && matches!(num_others, Ok(0));
+    let _undisturbed = is_alone.then(Undisturbed::begin);
+    py.detach(work)
+}
+
 impl SaveProgress {
     /// The progress of work that this thread is about to do, which ends where a signal raises an
     /// exception.
     pub(super) fn watched(&self) -> &Progress {
         let raised = Arc::clone(&self.raised);
         self.progress.watch(move || {
+            region::disturb();
             // Only the main thread handles signals; others find none.
             Python::attach(|py| match py.check_signals() {
                 Ok(()) => false,
@@ -364,6 +390,14 @@ impl SaveProgress {
 }
 
 impl SavePlan {
+    /// Returns whether the memory of all leaves is known to be where it was.
+    fn is_in_place(&self) -> bool {
+        // Whoever has the lock may wait for the interpreter.
+        self.state
+            .try_lock()
+            .is_some_and(|state| state.is_in_place())
+    }
+
     /// The leaves, of a plan that is done with.
     fn take_leaves(&self) -> (Vec<Py<PyAny>>, Vec<SavedLeaf>) {
         let mut state = self.state.lock();
@@ -462,7 +496,7 @@ fn write_file<'py>(
     let memory = values.memory().filter(|memory| memory.is_plain());
     let memory = memory.ok_or_else(|| PyRuntimeError::new_err("the tensor has gaps"))?;
     // SAFETY: the values are held during the call, and with them the memory.
-    let region = unsafe { Region::new(memory.pointer, memory.num_bytes) };
+    let region = unsafe { Region::lent(memory.pointer, memory.num_bytes) };
     let written = py.detach(|| replace::write_file(Disk::REAL, &path, region, length));
     let mapping = written.map_err(|error| exception(py, &error))?;
     mapped_tensor(py, mapping, &path, dtype, &shape, None)

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Mutex;
 
 use crc_fast::CrcAlgorithm::Crc64Nvme;
-use crc_fast::{Digest, checksum, checksum_combine};
+use crc_fast::{Digest, checksum_combine};
 
 use super::super::source::Source;
 use super::super::thread_count;
@@ -34,10 +34,9 @@ pub fn digests(sources: &[Source], num_threads: usize) -> io::Result<Vec<u64>> {
             length,
         } = tasks[number];
         let checksums = sources[range.clone()].iter().map(|source| match source {
-            Source::Memory(memory) if length > 0 => Ok(checksum(
-                Crc64Nvme,
-                &memory.bytes()[offset..offset + length],
-            )),
+            Source::Memory(memory) if length > 0 => {
+                whole(&Source::Memory(memory.part(offset, length)))
+            }
             source => whole(source),
         });
         let checksums = checksums.collect::<io::Result<Vec<u64>>>()?;
@@ -107,6 +106,8 @@ fn tasks(sources: &[Source]) -> Vec<Task> {
 
 #[cfg(test)]
 mod tests {
+    use crc_fast::checksum;
+
     use super::super::super::region::Region;
     use super::*;
 

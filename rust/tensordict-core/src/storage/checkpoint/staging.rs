@@ -141,10 +141,13 @@ impl Staging {
             let (number, start) = tasks[task];
             let offset = offsets[number];
             if let Source::Memory(memory) = &tensors[number].source {
-                let part = &memory.bytes()[start..memory.len().min(start + PART_BYTES)];
+                let length = PART_BYTES.min(memory.len() - start);
                 // SAFETY: each part of each tensor has a place of its own, and is one task.
-                let place = unsafe { base.slice(offset + start, part.len()) };
-                place.copy_from_slice(part);
+                let place = unsafe { base.slice(offset + start, length) };
+                match memory.own_bytes() {
+                    Some(bytes) => place.copy_from_slice(&bytes[start..start + length]),
+                    None => memory.copy_to(start, place).map_err(failed)?,
+                }
                 return job.progress.check();
             }
             let take = |at: u64, unit: &[u8]| {
@@ -156,6 +159,7 @@ impl Staging {
             };
             tensors[number].source.units(&mut Vec::new(), take, failed)
         })?;
+        job.check("staging memory".as_ref())?;
         for (tensor, offset) in tensors.into_iter().zip(offsets) {
             let length = usize::try_from(tensor.source.len()).unwrap_or(0);
             // SAFETY: the memory is held, and not written to, until the step is written.

@@ -132,7 +132,7 @@ fn write_step(job: &Job<'_>, step: &Step) -> StorageResult<()> {
         })?;
         sync_directory(disk, &new)?;
     }
-    job.progress.check()?;
+    job.check(&step.target)?;
     publish(disk, &new, &step.target)?;
     if job.is_durable {
         sync_directory(disk, parent)?;
