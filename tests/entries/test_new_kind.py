@@ -13,11 +13,15 @@ import torch
 from tensordict import (
     LazyStackedTensorDict,
     TensorDict,
+    UnbatchedTensor,
     from_h5,
     from_safetensors,
     lazy_stack,
     to_safetensors,
 )
+from tensordict.checkpoint import Checkpointer
+from tensordict.data import DatasetWriter
+from tensordict.distributed import wire
 from tensordict.primitives import special
 from tensordict.primitives.special import EntryKind, register_entry_kind
 from tensordict.storage.checksums import verify
@@ -268,3 +272,97 @@ def test_vmap_shows_the_elements():
 def test_a_class_has_one_kind():
     with pytest.raises(ValueError, match="'text' of .*Text.* cannot be registered"):
         register_entry_kind(TextKind())
+
+
+def test_a_message_between_processes_keeps_the_kind():
+    message = wire.describe(collection("a", "bc"))
+    parsed = wire.parse(message.description, message.num_bytes)
+    assert texts_of(parsed.collection(wire.pack(message))) == ["a", "bc"]
+
+
+ITEMS = {
+    "collection": (lambda entry: TensorDict(x=entry), lambda item: item["x"]),
+    "bare": (lambda entry: entry, lambda item: item),
+    "in_a_list": (lambda entry: {"k": [entry, 1]}, lambda item: item["k"][0]),
+}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_an_item_of_a_checkpoint_keeps_the_kind(name, tmp_path):
+    put, take = ITEMS[name]
+    unbatched = UnbatchedTensor(torch.arange(5.0), [3])
+    unbatched.requires_grad_()
+    steps = Checkpointer(tmp_path / "steps")
+    steps.save(1, text=put(Text.of("a", "bc")), whole=put(unbatched))
+    read = steps.load()
+    text, shared = take(read["text"]), take(read["whole"])
+    assert type(text) is Text
+    assert text.texts() == ["a", "bc"]
+    assert type(shared) is UnbatchedTensor
+    assert shared.tolist() == [0, 1, 2, 3, 4]
+    if name != "collection":
+        assert shared.requires_grad
+    if name == "in_a_list":
+        assert shared.batch_size == (3,)
+        return
+    item = put(Text.of("x", "yz"))
+    steps.restore(text=item, strict=False)
+    assert take(item).texts() == ["a", "bc"]
+
+
+def test_a_kind_of_an_item_that_is_not_registered_is_named(tmp_path):
+    steps = Checkpointer(tmp_path / "steps")
+    steps.save(1, text=Text.of("a", "bc"))
+    kind = special.kind_of(Text.of("a"))
+    special.KINDS.remove(kind)
+    try:
+        with pytest.raises(
+            RuntimeError, match="the kind 'text', which is not registered"
+        ):
+            steps.load()
+    finally:
+        special.KINDS.append(kind)
+
+
+WRITERS = {
+    "append": lambda td, path: DatasetWriter(path).append(td[0]),
+    "extend": lambda td, path: DatasetWriter(path).extend(td),
+    "extend_list": lambda td, path: DatasetWriter(path).extend(list(td.unbind(0))),
+    "like": lambda td, path: DatasetWriter(path, like=td[0]),
+    "columns": lambda td, path: td.memmap(path, ragged="columns"),
+    "json": lambda td, path: td.exclude("n").to_json(path),
+    "csv": lambda td, path: td.exclude("n").to_csv(path),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_keeps_no_kinds_refuses_the_entry(name, tmp_path):
+    td = collection("a", "bc", "d")
+    with pytest.raises((TypeError, ValueError), match="'text'"):
+        WRITERS[name](td, tmp_path / "rows")
+    # Its plain tensor is written.
+    plain = td.apply(lambda leaf: leaf.as_subclass(torch.Tensor))
+    assert type(plain["text"]) is torch.Tensor
+    if name != "csv":
+        WRITERS[name](plain, tmp_path / "plain")
+
+
+def test_a_row_that_follows_plain_ones_is_refused(tmp_path):
+    plain = collection("a", "b").apply(lambda leaf: leaf.as_subclass(torch.Tensor))
+    with DatasetWriter(tmp_path / "rows") as writer:
+        writer.extend(plain)
+        with pytest.raises(
+            TypeError, match="a Text, a special entry of the kind 'text'"
+        ):
+            writer.append(collection("c")[0])
+        assert len(writer) == 2
+
+
+def test_a_table_of_arrow_refuses_the_entry(tmp_path):
+    pytest.importorskip("pyarrow")
+    td = collection("a", "bc", "d").exclude("n")
+    with pytest.raises(TypeError, match="as_subclass"):
+        td.to_parquet(tmp_path / "rows.parquet")
+    shared = TensorDict(x=UnbatchedTensor(torch.arange(3)), batch_size=[3])
+    with pytest.raises(TypeError, match="a UnbatchedTensor, a special entry"):
+        shared.to_parquet(tmp_path / "rows.parquet")

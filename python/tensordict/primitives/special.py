@@ -28,6 +28,7 @@ __all__ = [
     "EntryKind",
     "at",
     "check_fits",
+    "check_plain",
     "check_write",
     "fill_where",
     "fits",
@@ -61,6 +62,13 @@ __all__ = [
 MSG_EXPANDED = (
     "The expanded size of the tensor ({}) must match the existing size ({}) at "
     "non-singleton dimension {}.  Target sizes: {}.  Tensor sizes: {}"
+)
+
+
+MSG_PLAIN = (
+    "The entry {key!r} is a {cls}, a special entry of the kind {kind!r}, and {place} would "
+    "keep it as a plain tensor. Put its plain tensor in its place, "
+    "value.as_subclass(torch.Tensor), and make a {cls} again of what is read."
 )
 
 
@@ -376,6 +384,23 @@ def is_shared_class(cls: type) -> bool:
         kind.is_shared and issubclass(cls, known)
         for kind, known in zip(KINDS_OF_CLASSES, CLASSES, strict=False)
     )
+
+
+def check_plain(entry: object, key: object, place: str) -> None:
+    """Raise where what keeps plain tensors and ragged ones would lose the kind of an entry.
+
+    Args:
+        entry: the entry.
+        key: its key, for the message.
+        place: the name of what keeps it, for the message.
+
+    Raises:
+        TypeError: it is a special entry whose rows have one shape.
+    """
+    kind = kind_of(entry)
+    if kind is not None and rows(entry) is None:
+        cls = type(entry).__name__
+        raise TypeError(MSG_PLAIN.format(key=key, cls=cls, kind=kind.name, place=place))
 
 
 def leading_shape(entry: torch.Tensor) -> torch.Size | None:

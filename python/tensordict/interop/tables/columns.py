@@ -13,6 +13,7 @@ from tensordict.interop.tables.rules import Path, Rules, mask_path
 from tensordict.ops.python_values import size_arguments, warn_batch_dims_ignored
 from tensordict.primitives.checks import is_branch, is_tensorclass
 from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.special import check_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -223,7 +224,8 @@ def check_tensor(name: str, value: torch.Tensor, rows: int | None) -> None:
 
     Raises:
         ValueError: the tensor does not have one value for each row.
-        TypeError: the tensor is sparse or quantized.
+        TypeError: the tensor is sparse or quantized, or a special entry, whose kind no
+            table keeps.
     """
     if value.is_nested:
         return
@@ -232,6 +234,7 @@ def check_tensor(name: str, value: torch.Tensor, rows: int | None) -> None:
         raise TypeError(MSG_LAYOUT.format(name, value.dtype, layout))
     if rows is not None and value.shape[:1] != (rows,):
         raise ValueError(MSG_ROWS.format(name, value.shape, rows))
+    check_plain(value, name, "a table")
 
 
 def _walk(

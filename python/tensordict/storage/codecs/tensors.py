@@ -127,6 +127,45 @@ class SparseCodec(Codec):
         )
 
 
+class EntryCodec(Codec):
+    """A special entry, such as an unbatched tensor: of a kind that collections ask."""
+
+    name = "entry"
+
+    def matches(self, value: object) -> bool:
+        """Return whether a value is of a registered kind."""
+        return special.kind_of(value) is not None
+
+    def encode(self, value: Value, path: Path, encoder: Encoder) -> dict[str, Any]:
+        """Return its kind, its batch size, and the tensors that files keep of it."""
+        kind = special.kind_of(value)
+        if kind is None or kind.in_files == "tensor":
+            cls = f"{value.layout} nested tensor ({value.dtype})"
+            raise encoder.refusal(path, cls.removeprefix("torch."))
+        trains = {"trains": True} if value.requires_grad and value.is_leaf else {}
+        state = kind.state(value.detach())
+        return {
+            **trains,
+            "kind": kind.name,
+            "size": list(getattr(value, "batch_size", ())),
+            "state": {
+                name: encoder.encode(part, (*path, name))
+                for name, part in state.items()
+            },
+        }
+
+    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
+        """Return the entry.
+
+        Raises:
+            RuntimeError: no kind of that name is registered.
+        """
+        kind = special.kind_named(fields["kind"], f"A value in '{decoder.source}'")
+        state = decoder.decode(fields["state"])
+        entry = kind.of_state(state, torch.Size(fields["size"]))
+        return entry.requires_grad_() if fields.get("trains") else entry
+
+
 class TensorCodec(Codec):
     """The codec of dense tensors. Their values are in the files of the item."""
 
@@ -142,10 +181,8 @@ class TensorCodec(Codec):
         value = _detached(value)
         if value.layout != torch.strided:
             raise encoder.refusal(path, f"{value.layout} tensor")
-        if not special.is_strided(value):
-            is_quantized = value.is_quantized
-            cls = "quantized tensor" if is_quantized else "strided nested tensor"
-            raise encoder.refusal(path, f"{cls} ({value.dtype})")
+        if value.is_quantized:
+            raise encoder.refusal(path, f"quantized tensor ({value.dtype})")
         fields = encoder.take(value, ".".join(path) or "value")
         if trains:
             fields["trains"] = True
@@ -164,6 +201,7 @@ TENSORS: Final[tuple[Codec, ...]] = (
     ParameterCodec(),
     JaggedCodec(),
     SparseCodec(),
+    EntryCodec(),
     TensorCodec(),
 )
 """The codecs of tensors, in the order in which they are tried."""

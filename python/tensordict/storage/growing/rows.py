@@ -30,6 +30,8 @@ __all__ = [
     "rows_of",
 ]
 
+PLACE = "a dataset that grows by rows"
+
 MSG_SHARED = (
     "All rows share the unbatched entry {!r}, so rows cannot be added to it. Store it as a "
     "tensor with one row for each row of the tensordict."
@@ -130,6 +132,7 @@ def level_of_rows(td: Any, key: tuple[str, ...] = ()) -> Level:
 def rows_of(value: Any, key: tuple[str, ...] = ()) -> Any:
     """Return the rows of an entry whose first dimension is the row."""
     if isinstance(value, torch.Tensor):
+        special.check_plain(value, _shown(key), PLACE)
         return _tensor_rows(value)
     if value._is_non_tensor:
         return _value_rows(value, value.batch_size[0])
@@ -238,6 +241,7 @@ def _joined(values: list[Any], path: tuple[str, ...]) -> Any:
     for value in values:
         if is_shared(value):
             raise NotImplementedError(MSG_SHARED.format(_shown(path)))
+        special.check_plain(value, _shown(path), PLACE)
     return _joined_tensors(values, path)
 
 
