@@ -28,8 +28,8 @@ from tensordict.primitives.checks import (
     is_leaf_nontensor,
     is_tensor_collection,
 )
-from tensordict.primitives.common import MSG_BAD_KEY, _InplaceWriteError
-from tensordict.primitives.errors import MSG_LOCKED, KeyThroughLeafError
+from tensordict.primitives.common import _InplaceWriteError
+from tensordict.primitives.errors import MSG_BAD_KEY, MSG_LOCKED, KeyThroughLeafError
 from tensordict.primitives.protocol import NO_DEFAULT, _NoDefault
 from tensordict.utils import DeviceType, IndexType
 

@@ -38,9 +38,8 @@ from tensordict.primitives.checks import (
     is_non_tensor,
     is_tensorclass,
 )
-from tensordict.primitives.common import MSG_BAD_KEY
 from tensordict.primitives.dim_numbers import from_front
-from tensordict.primitives.errors import MSG_LOCKED, KeyMessageError
+from tensordict.primitives.errors import MSG_BAD_KEY, MSG_LOCKED, KeyMessageError
 from tensordict.primitives.options import (
     capture_non_tensor_stack,
     lazy_legacy,

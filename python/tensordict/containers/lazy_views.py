@@ -19,6 +19,7 @@ from tensordict.containers.source_view import SourceView
 from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.checks import is_branch
+from tensordict.primitives.dims import remember
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.operations import MOVES_DIMS, ONLY_VIEWS
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -297,7 +298,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         dim = args[0] if args else kwargs.get("dim")
         ndim = len(self._batch_size)
         if isinstance(dim, int) and -ndim <= dim < ndim and self._batch_size[dim] != 1:
-            return self._remember(self, "squeeze", args, kwargs)
+            return remember(self, self, "squeeze", args, kwargs)
         if isinstance(dim, int) and not -ndim <= dim < ndim:
             raise IndexError(MSG_DIM.format(dim, self._batch_size))
         if not options_primitives.lazy_legacy():
@@ -313,7 +314,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
     def unflatten(self, *args: object, **kwargs: object) -> Any:
         """Split one batch dim into several, in an ordinary collection."""
         result = self._shown().unflatten(*args, **kwargs)
-        return self._remember(result, "unflatten", args, kwargs)
+        return remember(self, result, "unflatten", args, kwargs)
 
     def split_keys(self, *args: Any, **kwargs: Any) -> Any:
         """Split entries off by keys into ordinary collections; the rest is a view."""
@@ -355,7 +356,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
         if kwargs.get("inplace"):
             raise TypeError(MSG_TO.format("use inplace=True with", name))
         result = self._of_source(self._source.to(*args, **kwargs))
-        return self._remember(result, "to", args, kwargs)
+        return remember(self, result, "to", args, kwargs)
 
     def cpu(self, **kwargs: object) -> Self:
         """Return the same view of the source, moved to the CPU."""

@@ -46,7 +46,7 @@ _ENTRIES = frozenset((
 _WALKS = frozenset((
     "_apply_nest", "_as_plain", "_clone_structure", "_fast_apply", "_get_index",
     "_get_sub_tensordict", "_index", "_like", "_map_leaves", "_new_tensors_from",
-    "_rebuild", "_refined", "_remade", "_resized", "_split_leaves", "_with_entries",
+    "_rebuild", "_refined", "_resized", "_split_leaves", "_with_entries",
 ))  # fmt: skip
 """Protocol methods that return one or several collections like this one."""
 

@@ -26,6 +26,7 @@ from tensordict.primitives.arrays import as_tensor
 from tensordict.primitives.checks import holds_values, is_branch, is_tensorclass
 from tensordict.primitives.common import check_number, not_a_value, value_of
 from tensordict.primitives.copy import check_copy, leaf_paths
+from tensordict.primitives.dims import remember
 from tensordict.primitives.errors import locked_error, missing_key
 from tensordict.primitives.index_items import _WHOLE, fills
 from tensordict.primitives.index_writes import fit_source, preallocated
@@ -712,14 +713,14 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
             and isinstance(args[0], (str, torch.device))
             and torch.device(args[0]) == self.device
         ):
-            return self._remember(self, "to", args, kwargs)
+            return remember(self, self, "to", args, kwargs)
         if args and isinstance(args[0], CollectionProtocol):
             result = self._shown().to(*args, **kwargs)
             if self.is_locked:
                 _rust.lock_tree(result)
         else:
             result = self.to_tensordict().to(*args, **kwargs)
-        return self._remember(result, "to", args, kwargs)
+        return remember(self, result, "to", args, kwargs)
 
     def view(self, *shape: Any, **kwargs: Any) -> Self:
         """View the part as another dtype; the only shape allowed is the present one.
@@ -744,7 +745,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         result = self._shown().unflatten(dim, unflattened_size)
         if self.is_locked:
             _rust.lock_tree(result)
-        return self._remember(result, "unflatten", (dim, unflattened_size), {})
+        return remember(self, result, "unflatten", (dim, unflattened_size), {})
 
     def permute(self, *args: object, **kwargs: object) -> Self:
         """Permute in lazy legacy mode; otherwise raise an error."""
@@ -767,7 +768,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
     def _with_ndim(self, ndim: int) -> Self:
         if ndim > len(self._batch_size):
             raise Refusal(MSG_SHAPE).of(self, "unsqueeze")
-        return self._remember(self, f"atleast_{ndim}d", (), {})
+        return remember(self, self, f"atleast_{ndim}d", (), {})
 
     def unflatten_keys(self, separator: str = ".", inplace: bool = False) -> Self:
         """Regroup the entries. See ``TensorDict.unflatten_keys``.
@@ -777,7 +778,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
         """
         result = self if inplace else self._clone_structure()
         result._source.unflatten_keys(separator, True)
-        return self._remember(result, "unflatten_keys", (separator,), {})
+        return remember(self, result, "unflatten_keys", (separator,), {})
 
     def split_keys(
         self,

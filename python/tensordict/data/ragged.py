@@ -171,16 +171,23 @@ class RaggedForm:
         return batch
 
 
+def _template_of(source: Any) -> Any:
+    """Return what says the shapes of rows: the collection, or the one of a store."""
+    from tensordict.containers.remote.collection import RemoteTensorDict
+
+    return source._template if isinstance(source, RemoteTensorDict) else source
+
+
 def is_remote(source: CollectionProtocol) -> bool:
     """Return whether the rows of a collection are in an object store."""
     inner = inside(source)
-    return inner._row_template() is not inner
+    return _template_of(inner) is not inner
 
 
 def _described(source: CollectionProtocol) -> Any:
-    """Return a collection that knows the shapes of rows; for a store, its template."""
+    """Return the same, of the class of ``source``."""
     inner = inside(source)
-    template = inner._row_template()
+    template = _template_of(inner)
     if template is inner:
         return source
     cls: Any = type(source)

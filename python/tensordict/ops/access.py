@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from tensordict import _rust
 from tensordict._rust import getitem, set_entry
 from tensordict.primitives.checks import is_tensorclass
-from tensordict.primitives.common import MSG_BAD_KEY, MSG_NO_KEYS, value_of
+from tensordict.primitives.common import MSG_NO_KEYS, value_of
 from tensordict.primitives.errors import (
+    MSG_BAD_KEY,
     KeyMessageError,
     MissingKeyError,
+    bad_key,
     locked_error,
     missing_key,
     missing_of_all,
@@ -384,7 +386,7 @@ class AccessOps(CollectionProtocol):
             raise locked_error(self)
         path = _rust.unravel_key_to_tuple(key)
         if not path:
-            raise KeyError(MSG_BAD_KEY.format(key))
+            raise bad_key(key)
         parent = self if len(path) == 1 else _rust.get(self, path[:-1], None)
         if not isinstance(parent, CollectionProtocol):
             _rust.get(self, path)
@@ -426,7 +428,7 @@ class AccessOps(CollectionProtocol):
         """
         path = _rust.unravel_key_to_tuple(key)
         if not path:
-            raise KeyError(MSG_BAD_KEY.format(key))
+            raise bad_key(key)
         value = _rust.get(self, path, NONE_IF_MISSING if default is NO_DEFAULT else ...)
         if value is ...:
             return default

@@ -13,8 +13,7 @@ from tensordict import _rust
 from tensordict._rust import clone_structure, map_leaves
 from tensordict.primitives import classes
 from tensordict.primitives.checks import holds_values
-from tensordict.primitives.common import MSG_BAD_KEY
-from tensordict.primitives.errors import locked_error
+from tensordict.primitives.errors import MSG_BAD_KEY, locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, _NoDefault
 from tensordict.primitives.special import mapped
 

@@ -11,6 +11,7 @@ from tensordict import _rust
 from tensordict._rust import map_leaves
 from tensordict.ops.families import cast_leaves, cast_of
 from tensordict.primitives.deprecation import warn_caller
+from tensordict.primitives.dims import remember
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.special import num_bytes
@@ -152,10 +153,10 @@ class DeviceOps(CollectionProtocol):
             if isinstance(target, (str, torch.device)):
                 device = normalize_device(target)
                 if device == self.device:
-                    return self._remember(self, "to", args, kwargs)
+                    return remember(self, self, "to", args, kwargs)
                 result = _transfer(self, device, None, None)
-                return self._remember(result, "to", args, kwargs)
-        return self._remember(self._to(*args, **kwargs), "to", args, kwargs)
+                return remember(self, result, "to", args, kwargs)
+        return remember(self, self._to(*args, **kwargs), "to", args, kwargs)
 
     def _to(
         self,

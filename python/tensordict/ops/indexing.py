@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensordict.containers.collection import TensorDictBase
-    from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
+    from tensordict.primitives.protocol import BatchIndex, NestedKeyLike, StackProtocol
 
 __all__ = ["IndexingOps", "getitem_batch_size"]
 
@@ -32,6 +32,11 @@ MSG_EXPAND_RIGHT = (
 )
 MSG_MASK_SHAPE = (
     "tensor shape is incompatible with dest shape, got: tensor.shape={}, dest={}"
+)
+MSG_WHERE = (
+    "A tensor `other` in LazyStackedTensorDict.where must be 0-dim or start with the "
+    "batch shape up to the stack dim, {}, got shape {}. Expand it to the batch shape {} "
+    "first."
 )
 MSG_GATHER_DIM = "Cannot gather tensordict with shape {} along dim {}."
 MSG_GATHER_TWO = "`out` and `inplace=True` are mutually exclusive in gather."
@@ -230,7 +235,7 @@ class IndexingOps(CollectionProtocol):
         groups = None
         stack, inner = as_stack(self), self._lazy_stack()
         if stack is not None:
-            groups = stack._where_operands(condition, other, pad)
+            groups = _member_operands(stack, condition, other, pad)
         elif inner is not None and isinstance(other, CollectionProtocol):
             groups = inner._member_operands((condition, other))
         if groups is not None:
@@ -478,3 +483,27 @@ def _fits_leaf(leaf: torch.Tensor, mask: torch.Tensor) -> bool:
         size in (1, length)
         for size, length in zip(mask.shape, leaf.shape[offset:], strict=True)
     )
+
+
+def _member_operands(
+    stack: StackProtocol, condition: torch.Tensor, other: object, pad: object
+) -> list[tuple[Any, list[Any]]] | None:
+    """Give each member of a stack with its parts of what ``where`` takes.
+
+    Raises:
+        ValueError: ``other`` is a tensor that has no part for each member.
+    """
+    if isinstance(other, torch.Tensor) and other.dim():
+        lead = stack.batch_size[: stack.stack_dim + 1]
+        if other.shape[: len(lead)] != lead:
+            raise ValueError(MSG_WHERE.format(lead, other.shape, stack.batch_size))
+        return stack._member_operands((condition, other))
+    if not isinstance(other, CollectionProtocol):
+        return None
+    groups = stack._member_operands((condition, other))
+    is_whole = pad is not None or as_stack(other) is not None
+    if groups is None or is_whole or not stack._has_exclusive_keys:
+        return groups
+    # An ordinary collection has no entry for what only some members have.
+    keys = list(_rust.walk(stack, 0, True, True))
+    return [(member.select(*keys), parts) for member, parts in groups]

@@ -393,9 +393,9 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     if isinstance(td_list, CollectionProtocol):
         try:
             stack = as_stack(td_list)
-            if stack is None:
+            if stack is None or not stack.tensordicts:
                 return td_list if td_list._is_dense else td_list.contiguous()
-            return stack._stack_members()
+            return _rust.stack(stack.tensordicts, stack.stack_dim)
         except RecursionError:
             raise
         except RuntimeError:

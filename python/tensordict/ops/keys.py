@@ -10,8 +10,13 @@ import torch
 from tensordict import _rust
 from tensordict._rust import flatten_keys, select
 from tensordict.primitives.checks import holds_values, is_branch
-from tensordict.primitives.common import MSG_BAD_KEY, MSG_NO_KEYS
-from tensordict.primitives.errors import KeyMessageError, locked_error, missing_of_all
+from tensordict.primitives.common import MSG_NO_KEYS
+from tensordict.primitives.errors import (
+    KeyMessageError,
+    bad_key,
+    locked_error,
+    missing_of_all,
+)
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.update import replace_all
 
@@ -478,7 +483,7 @@ def _check_open(
 def _path_of(key: NestedKeyLike) -> tuple[str, ...]:
     path = _rust.unravel_key_to_tuple(key)
     if not path:
-        raise KeyError(MSG_BAD_KEY.format(key))
+        raise bad_key(key)
     return path
 
 

@@ -115,13 +115,6 @@ class LockingOps(CollectionProtocol):
 
     # Writing back ----------------------------------------------------------------
 
-    def _remember(
-        self, result: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Record on ``result`` that it is ``self.name(*args, **kwargs)``; return it."""
-        result._last_op = (name, args, kwargs, ref(self))
-        return result
-
     def __enter__(self) -> Self:
         """Open a ``with`` statement at whose end changes are written back.
 

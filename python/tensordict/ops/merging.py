@@ -12,10 +12,9 @@ from tensordict import _rust
 from tensordict._rust import update
 from tensordict.primitives.checks import is_branch, is_tensorclass
 from tensordict.primitives.common import (
-    MSG_BAD_KEY,
     MSG_NO_KEYS,
 )
-from tensordict.primitives.errors import locked_error
+from tensordict.primitives.errors import MSG_BAD_KEY, locked_error
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.update import check_update_size
 

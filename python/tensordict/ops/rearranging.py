@@ -13,6 +13,7 @@ from tensordict.primitives import special
 from tensordict.primitives.checks import is_branch
 from tensordict.primitives.common import ONES_TAIL
 from tensordict.primitives.dim_numbers import batch_dim, from_front
+from tensordict.primitives.dims import remember
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -278,7 +279,7 @@ class RearrangingOps(CollectionProtocol):
             )
         if inplace:
             result = self._replace_content(result)
-        return self._remember(result, "roll", (shifts, dims), {})
+        return remember(self, result, "roll", (shifts, dims), {})
 
     def flip(self, dims: int | tuple[int, ...]) -> Self:
         """Reverse the order along batch dimensions, as :func:`torch.flip`.
@@ -309,7 +310,7 @@ class RearrangingOps(CollectionProtocol):
         result = _rust.map_leaves(
             self, "flip", args_of_leaf, self.batch_size, True, 0, True, -1
         )
-        return self._remember(result, name, args, {})
+        return remember(self, result, name, args, {})
 
     def flipud(self) -> Self:
         """Reverse the order along the first batch dimension, as :func:`torch.flipud`.
@@ -383,7 +384,7 @@ class RearrangingOps(CollectionProtocol):
                 -1,
             )
         args = () if k == 1 and dims == (0, 1) else (k, dims)
-        return self._remember(result, "rot90", args, {})
+        return remember(self, result, "rot90", args, {})
 
     # Padding ---------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from tensordict.primitives import classes
 from tensordict.primitives import options as options_primitives
 from tensordict.primitives.common import MSG_BATCH_MISMATCH, as_size
 from tensordict.primitives.dim_numbers import batch_dim
+from tensordict.primitives.dims import remember
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.special import fits, mapped
 
@@ -109,7 +110,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
             if batch_size is None:
                 return self._view_dtype(dtype)
             viewed = _viewed_as(self, dtype, as_size(batch_size))
-            return self._remember(viewed, "view", shape, {})
+            return remember(self, viewed, "view", shape, {})
         result = self
         if new != old:
             if options_primitives._lazy_legacy:
@@ -130,7 +131,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
     def _view_dtype(self, dtype: torch.dtype) -> Self:
         result = map_leaves(self, "view", (dtype,), None, True, NO_TAIL, False, -1)
         _check_leading(result)
-        return self._remember(result, "view", (dtype,), {})
+        return remember(self, result, "view", (dtype,), {})
 
     def reshape(self, *args: object, **kwargs: object) -> Self:
         """Reshape every leaf to another batch size, copying only if needed.
@@ -429,7 +430,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         )
         if inplace:
             result = self._replace_content(result)
-            return self._remember(result, "flatten", (start_dim, end_dim), {})
+            return remember(self, result, "flatten", (start_dim, end_dim), {})
         return result
 
     def unflatten(
@@ -470,7 +471,7 @@ class ShapeOps(SplittingOps, RearrangingOps):
         result = map_leaves(self, "view", (size,), size, names, SHAPE_TAIL, True, -1)
         if inplace:
             result = self._replace_content(result)
-        return self._remember(result, "unflatten", (dim, unflattened_size), {})
+        return remember(self, result, "unflatten", (dim, unflattened_size), {})
 
 
 def _shape_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -537,7 +538,7 @@ def _check_leading(td: CollectionProtocol) -> None:
 
 def _lazily(td: CollectionProtocol, op: str, kwargs: dict[str, Any]) -> Any:
     result = classes.lazy_view(td, op, kwargs)
-    return td._remember(result, op, (), kwargs)
+    return remember(td, result, op, (), kwargs)
 
 
 def _permuted_lazily(td: CollectionProtocol, dims: Any) -> Any:

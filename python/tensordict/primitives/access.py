@@ -7,8 +7,8 @@ from typing import Any
 from torch.overrides import has_torch_function_unary as is_special
 
 from tensordict._rust import unravel_key_to_tuple as path_of
-from tensordict.primitives.common import MSG_BAD_KEY, MSG_MEMBERSHIP, value_of
-from tensordict.primitives.errors import missing_key, through_leaf
+from tensordict.primitives.common import MSG_MEMBERSHIP, value_of
+from tensordict.primitives.errors import bad_key, missing_key, through_leaf
 from tensordict.primitives.index import at_plan, known_plan
 from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
@@ -33,7 +33,7 @@ def get(td: CollectionProtocol, key: str, default: object = NO_DEFAULT) -> Any:
     else:
         path = unravel_key_to_tuple(key)
         if not path:
-            raise KeyError(MSG_BAD_KEY.format(key))
+            raise bad_key(key)
     value = td
     for position, part in enumerate(path):
         if not isinstance(value, CollectionProtocol):

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 NO_TAIL, SHAPE_TAIL, DIMS_TAIL, ONES_TAIL = 0, 1, 2, 3
 
-MSG_BAD_KEY = (
-    "Only NestedKeys are supported: a key must be a string or a non-empty, "
-    "possibly nested tuple of strings. Got key {!r}."
-)
 MSG_OUT_BATCH_SIZE = (
     "batch_size and out.batch_size must be equal when both are provided."
 )

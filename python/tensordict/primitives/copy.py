@@ -10,16 +10,15 @@ from tensordict.primitives import special
 from tensordict.primitives.access import contains
 from tensordict.primitives.align import align
 from tensordict.primitives.arrays import as_tensor
-from tensordict.primitives.checks import holds_values
+from tensordict.primitives.checks import holds_values, is_leaf_nontensor
 from tensordict.primitives.common import (
-    MSG_BAD_KEY,
     MSG_INPLACE,
     _InplaceWriteError,
     check_number,
     refused_first,
 )
-from tensordict.primitives.errors import absent_key, locked_error
-from tensordict.primitives.items import containers
+from tensordict.primitives.errors import absent_key, bad_key, locked_error
+from tensordict.primitives.items import containers, walk
 from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
     NO_DEFAULT,
@@ -32,7 +31,16 @@ from tensordict.primitives.tree import leaves
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tensordict.primitives.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import NestedKeyLike, StackProtocol
+
+
+def member_paths(stack: StackProtocol) -> list[Any]:
+    """Give the keys of the leaves that some member of a stack has."""
+    members = stack.tensordicts
+    if not stack._has_exclusive_keys:
+        members = members[:1]
+    paths = (walk(member, 0, True, True, is_leaf_nontensor) for member in members)
+    return list(dict.fromkeys(key for keys in paths for key in keys))
 
 
 def write_tree(
@@ -251,7 +259,7 @@ def _refuse_missing(
     Missing leaves of another source are ignored.
     """
     stack = as_stack(source)
-    for key in () if stack is None else stack._member_paths():
+    for key in () if stack is None else member_paths(stack):
         path = (key,) if isinstance(key, str) else key
         if keys is not None and all(rest != path[: len(rest)] for rest in keys):
             continue
@@ -276,7 +284,7 @@ def _pair(
 
     Non-tensor entries and views are added to ``held`` with their values.
     """
-    parts = None if td._is_dense else td._copy_parts(source)
+    parts = None if td._is_dense else td._update_parts(source, True)
     if parts is not None:
         for member, part in zip(td._children(), parts, strict=True):
             found, missing = len(targets) + len(held), len(absent)
@@ -287,7 +295,7 @@ def _pair(
     for key, value in _pairs_of(td, source, keys, prefix):
         path = (key,) if isinstance(key, str) else unravel_key_to_tuple(key)
         if not path:
-            raise KeyError(MSG_BAD_KEY.format(key))
+            raise bad_key(key)
         rests = None
         if keys is not None:
             rests = [rest[len(path) :] for rest in keys if rest[: len(path)] == path]

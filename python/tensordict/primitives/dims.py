@@ -58,12 +58,18 @@ def _moved(
     result = map_leaves(td, op, args, size, order, tail, True, -1)
     if td._is_locked and (td._is_memmap or td._is_shared):
         keep_storage(td, result)
-    result._last_op = (*call, ref(td))
-    return result
+    return remember(td, result, *call)
 
 
-def _remembered(td: CollectionProtocol, result: Any, call: Call) -> Any:
-    result._last_op = (*call, ref(td))
+def remember(
+    td: CollectionProtocol,
+    result: Any,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Note on ``result`` that it is ``td.name(*args, **kwargs)``; return it."""
+    result._last_op = (name, args, kwargs, ref(td))
     return result
 
 
@@ -91,14 +97,14 @@ def squeeze(td: CollectionProtocol, dim: int | None, call: Call) -> Any:
             # shared.
             size = torch.Size([batch_size[at] for at in order])
             result = map_leaves(td, "squeeze", (gone,), size, order, NO_TAIL, True, -1)
-            return _remembered(td, result, call)
+            return remember(td, result, *call)
     else:
         gone = batch_dim(dim, batch_size)
         order = (*range(gone), *range(gone + 1, ndim))
         if batch_size[gone] != 1:
-            return _remembered(td, td, call)
+            return remember(td, td, *call)
     if len(order) == ndim:
-        return _remembered(td, td, call)
+        return remember(td, td, *call)
     size = torch.Size([batch_size[at] for at in order])
     return _moved(td, "squeeze", (gone,), size, order, NO_TAIL, call)
 
@@ -111,7 +117,7 @@ def transpose(td: CollectionProtocol, dim0: int, dim1: int, call: Call) -> Any:
     if not (0 <= first < ndim and 0 <= second < ndim):
         raise ValueError(MSG_TRANSPOSE)
     if first == second:
-        return _remembered(td, td, call)
+        return remember(td, td, *call)
     order = list(range(ndim))
     order[first], order[second] = second, first
     size = torch.Size([batch_size[dim] for dim in order])
@@ -123,14 +129,13 @@ def permute(td: CollectionProtocol, dims: Sequence[int], call: Call) -> Any:
     """Reorder the batch dims."""
     plan = permutation_plan(td._batch_size if td._is_dense else td.batch_size, dims)
     if plan is None:
-        return _remembered(td, td, call)
+        return remember(td, td, *call)
     order, size = plan
     # `_moved` inline: each frame above an operation costs compilation time.
     result = map_leaves(td, "permute", (order,), size, order, DIMS_TAIL, True, -1)
     if td._is_locked and (td._is_memmap or td._is_shared):
         keep_storage(td, result)
-    result._last_op = (*call, ref(td))
-    return result
+    return remember(td, result, *call)
 
 
 def permutation_plan(
@@ -220,7 +225,7 @@ def flatten(td: CollectionProtocol, start_dim: int, end_dim: int, call: Call) ->
             raise IndexError(MSG_RANGE.format(1, 0, start_dim or end_dim))
         size = torch.Size([1])
         result = map_leaves(td, "reshape", (size,), size, (-1,), SHAPE_TAIL, True, -1)
-        return _remembered(td, result, call)
+        return remember(td, result, *call)
     if end < start:
         raise ValueError(MSG_FLATTEN_ORDER)
     if end >= ndim:
@@ -233,7 +238,7 @@ def flatten(td: CollectionProtocol, start_dim: int, end_dim: int, call: Call) ->
     order = (*range(start), -1, *range(end + 1, ndim))
     args = (start, end)
     result = map_leaves(td, "flatten", args, size, order, NO_TAIL, True, -1)
-    return _remembered(td, result, call)
+    return remember(td, result, *call)
 
 
 def at_least(td: CollectionProtocol, ndim: int, call: Call) -> Any:
@@ -241,7 +246,7 @@ def at_least(td: CollectionProtocol, ndim: int, call: Call) -> Any:
     batch_size = td.batch_size
     missing = ndim - len(batch_size)
     if missing <= 0:
-        return _remembered(td, td, call)
+        return remember(td, td, *call)
     size = torch.Size([*[1] * missing, *batch_size])
     order = (*[-1] * missing, *range(len(batch_size)))
     if missing == 1:
@@ -250,7 +255,7 @@ def at_least(td: CollectionProtocol, ndim: int, call: Call) -> Any:
         result = map_leaves(td, "reshape", (size,), size, order, SHAPE_TAIL, True, -1)
     if td._is_locked and (td._is_memmap or td._is_shared):
         keep_storage(td, result)
-    return _remembered(td, result, call)
+    return remember(td, result, *call)
 
 
 def reduce_dim(td: CollectionProtocol, op: str, dim: int) -> Any:

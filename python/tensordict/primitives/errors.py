@@ -29,6 +29,10 @@ MSG_LOCKED_GRAPH = (
     "tensordict first. If the tensordict is part of multiple graphs, group the graphs "
     "under a common tensordict and unlock this root. self: {}, obj: {}."
 )
+MSG_BAD_KEY = (
+    "Only NestedKeys are supported: a key must be a string or a non-empty, "
+    "possibly nested tuple of strings. Got key {!r}."
+)
 
 _MOST_KEYS = 200
 """With more keys than this, no similar keys are searched: it would take long."""
@@ -69,6 +73,11 @@ class KeyThroughLeafError(MissingKeyError, ValueError):
         ...     print(error)
         'reward' is a Tensor, not a tensordict, so it has no entry 'mean'.
     """
+
+
+def bad_key(key: object) -> KeyError:
+    """Make the error of a method that got ``key``, which is no nested key."""
+    return KeyMessageError(MSG_BAD_KEY.format(key))
 
 
 def absent_key(text: str) -> KeyError:

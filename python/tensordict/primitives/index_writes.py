@@ -8,7 +8,7 @@ import torch
 
 from tensordict.primitives import special
 from tensordict.primitives.arrays import as_tensor
-from tensordict.primitives.checks import holds_values
+from tensordict.primitives.checks import holds_values, inside
 from tensordict.primitives.common import not_a_value
 from tensordict.primitives.errors import at_key, locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -164,7 +164,11 @@ def preallocated(
             made._device = device
         return made
     if not item._is_dense:
-        return item._remade(lambda plain: preallocated(td, at, size, k, plain))
+        plain = inside(item)
+        if plain is item:
+            return preallocated(td, at, size, k, item.to_tensordict())
+        cls: Any = type(item)
+        return cls._from_tensordict(preallocated(td, at, size, k, plain))
     entries = {
         key: preallocated(td, at, size, k, child)
         for key, child in list(item._tensordict.items())

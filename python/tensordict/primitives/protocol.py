@@ -35,7 +35,7 @@ from tensordict import _rust
 if TYPE_CHECKING:
     import types
     import weakref
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
     import numpy as np
@@ -179,22 +179,12 @@ class CollectionProtocol:
         ) -> Any: ...
         def _as_plain(self) -> Any: ...
         def _check_takes_entries(self) -> None: ...
-        def _fast_apply(
-            self, fn: Callable[..., Any], *others: object, **kwargs: Any
-        ) -> Any: ...
         @classmethod
         def _from_plain(cls, made: object, source: object = None) -> Any: ...
         def _get_index(self, index: object) -> Any: ...
         def _has_names(self) -> bool: ...
         def _like(self, members: list[Any]) -> Any: ...
         def _new_tensors_from(self, data: object, options: dict[str, Any]) -> Any: ...
-        def _remember(
-            self,
-            result: object,
-            name: str,
-            args: tuple[Any, ...],
-            kwargs: dict[str, Any],
-        ) -> Any: ...
         def _replace_content(self, result: CollectionProtocol) -> Any: ...
         def _repr_entries(self) -> list[tuple[str, Any]]: ...
         def _resized(self, op: object, size: torch.Size) -> Any: ...
@@ -354,10 +344,6 @@ class CollectionProtocol:
         """Return a sample of an entry of the type that reading it gives."""
         return self._sample_entry(key)
 
-    def _row_template(self) -> Self:
-        """Return a tensordict with the shapes of the rows, without reading rows."""
-        return self
-
     def _children(self) -> list[Any]:
         """Return the tensordicts that are direct entries of this one."""
         return [
@@ -514,17 +500,12 @@ class CollectionProtocol:
         """Return the source of an update with values of the types of the entries."""
         return source
 
-    def _is_unset_by(self, present: object, value: object) -> bool:
-        """Return whether an update in place removes an entry for ``value``."""
-        return False
+    def _update_parts(self, source: object, is_copy: bool = False) -> list[Any] | None:
+        """Split the source of an update by member, if this is a stack.
 
-    def _update_parts(self, source: object) -> list[Any] | None:
-        """Split the source of an update by member if this is a lazy stack."""
+        With ``is_copy`` its values are copied into entries; others are left out.
+        """
         return None
-
-    def _copy_parts(self, source: object, is_whole: bool = False) -> list[Any] | None:
-        """Split values to copy into entries by member; leave out other values."""
-        return self._update_parts(source)
 
     def _spread(self, operand: torch.Tensor) -> list[torch.Tensor]:
         """Return for each leaf the part of ``operand`` ``[*B]`` that broadcasts."""
@@ -544,11 +525,6 @@ class CollectionProtocol:
     def _can_put(self, value: object) -> bool:
         """Return whether `_put` of non-tensor data surely accepts ``value``."""
         return False
-
-    def _remade(self, make: Callable[[Any], Any]) -> Any:
-        """Call ``make`` on a plain tensordict of these entries, and keep the class."""
-        this: Any = self
-        return make(this.to_tensordict())
 
     def _written_at(self, at: object, value: object) -> Self:
         """Write ``value`` at a planned index, and return the entry to store."""
@@ -628,26 +604,8 @@ class StackProtocol(CollectionProtocol):
         """Take the members of a tensordict and their batch sizes."""
         raise NotImplementedError
 
-    def _entry_for(self, present: Any) -> Any:
-        """Return the entry to update from this one: by default ``present`` itself."""
-        raise NotImplementedError
-
     def _casts_at(self, index: object) -> bool:
         """Return whether a write at an index of tensors casts values."""
-        raise NotImplementedError
-
-    def _member_paths(self) -> Iterable[Any]:
-        """Return the keys of all leaves that at least one member has."""
-        raise NotImplementedError
-
-    def _stack_members(self) -> Any:
-        """Stack the members for :func:`tensordict.dense_stack_tds`."""
-        raise NotImplementedError
-
-    def _where_operands(
-        self, condition: torch.Tensor, other: object, pad: object
-    ) -> list[tuple[Any, list[Any]]] | None:
-        """Split the operands of ``where`` by member; None if impossible."""
         raise NotImplementedError
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensordict.primitives.common import MSG_BAD_KEY, MSG_BATCH_MISMATCH
-from tensordict.primitives.errors import below, keyed, locked_error
+from tensordict.primitives.common import MSG_BATCH_MISMATCH
+from tensordict.primitives.errors import bad_key, below, keyed, locked_error
 from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
     CollectionProtocol,
@@ -100,7 +100,7 @@ def set_entry(
     else:
         path = unravel_key_to_tuple(key)
         if not path:
-            raise KeyError(MSG_BAD_KEY.format(key))
+            raise bad_key(key)
     try:
         td._set_path(path, value, inplace, non_blocking, validated, ignore_lock)
     except RuntimeError as error:

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tensordict.primitives.checks import holds_values
+from tensordict.primitives.checks import holds_values, is_tensorclass
 from tensordict.primitives.common import (
-    MSG_BAD_KEY,
     MSG_INPLACE,
     MSG_PRESENT,
     _InplaceWriteError,
     as_size,
 )
 from tensordict.primitives.copy import copy_failed, fit_inplace
-from tensordict.primitives.errors import KeyMessageError, locked_error, not_a_mapping
+from tensordict.primitives.errors import (
+    KeyMessageError,
+    bad_key,
+    locked_error,
+    not_a_mapping,
+)
 from tensordict.primitives.keys import replace_entries
 from tensordict.primitives.nested_key import unravel_key_to_tuple
 from tensordict.primitives.protocol import (
@@ -199,7 +203,7 @@ def _stage_all(
             continue
         path = unravel_key_to_tuple(key)
         if not path:
-            raise KeyError(MSG_BAD_KEY.format(key))
+            raise bad_key(key)
         inner = branch
         for part in path[:-1]:
             inner = _enter(inner, part, options[4])
@@ -262,7 +266,7 @@ def _stage(
             return
         if inplace and present is not NO_DEFAULT:
             raise _InplaceWriteError(MSG_INPLACE.format(key, td))
-    elif inplace and present is not NO_DEFAULT and not td._is_unset_by(present, value):
+    elif inplace and present is not NO_DEFAULT and not _unsets(td, present, value):
         if isinstance(present, (CollectionProtocol, _Branch)):
             raise _InplaceWriteError(MSG_INPLACE.format(key, td))
         value = fit_inplace(td, key, value, present)
@@ -282,6 +286,11 @@ def _stage(
     branch.staged[key] = stored
 
 
+def _unsets(td: CollectionProtocol, present: object, value: object) -> bool:
+    """Return whether ``value`` removes a field, which has no tensor to be written to."""
+    return value is None and not isinstance(present, Tensor) and is_tensorclass(td)
+
+
 def _replaces(is_leaf: Callable[..., Any], present: object, value: object) -> bool:
     """Return whether a tensordict replaces an entry instead of merging with it."""
     held = present.target if isinstance(present, _Branch) else present
@@ -295,9 +304,13 @@ def _stage_as(
     if isinstance(present, _Branch) or branch.target.is_locked:
         return
     stack = as_stack(value)
-    entry: Any = present if stack is None else stack._entry_for(present)
-    if entry is not present:
-        branch.staged[key] = _Branch(entry)
+    if stack is None:
+        return
+    entry: Any = present
+    size, dim = entry.batch_size, stack.stack_dim
+    # A dense entry becomes a stack, whose members take those of the source.
+    if entry._is_dense and len(size) > dim and size[dim] == len(stack.tensordicts):
+        branch.staged[key] = _Branch(entry.to_lazystack(dim))
 
 
 def _check_staged(branch: _Branch) -> None:

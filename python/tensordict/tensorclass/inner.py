@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-
 from tensordict import _rust
 from tensordict.ops.display import DisplayOps, describe_fields
 from tensordict.primitives.checks import inside
 from tensordict.tensorclass.making import Making, around
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+
+    import torch
 
     from tensordict.primitives.protocol import CollectionProtocol
 
@@ -90,9 +90,6 @@ class OverCollection(Making):
         # The members of a stack are plain collections.
         return self._from_tensordict(self._tensordict._like(members))
 
-    def _remade(self, make: Callable[[Any], Any]) -> Any:
-        return self._from_tensordict(make(self._tensordict))
-
     def _writes_through(self) -> bool:
         return self._tensordict._writes_through()
 
@@ -111,19 +108,13 @@ class OverCollection(Making):
     def _sample_entry(self, key: str) -> Any:
         return self._tensordict._sample_entry(key)
 
-    def _update_parts(self, source: object) -> list[Any] | None:
-        self._check_mapping(source)
-        return self._tensordict._update_parts(inside(source))
+    def _update_parts(self, source: object, is_copy: bool = False) -> list[Any] | None:
+        if not is_copy:
+            self._check_mapping(source)
+        return self._tensordict._update_parts(inside(source), is_copy)
 
     def _lazy_stack(self) -> Any:
         return self._tensordict._lazy_stack()
-
-    def _copy_parts(self, source: object, is_whole: bool = False) -> list[Any] | None:
-        return self._tensordict._copy_parts(inside(source), is_whole)
-
-    def _is_unset_by(self, present: object, value: object) -> bool:
-        # Only an entry that is a tensor could take None as a value.
-        return value is None and not isinstance(present, torch.Tensor)
 
     def _align_leaves(self, other: object, out: list[Any], is_complete: bool) -> bool:
         return self._tensordict._align_leaves(inside(other), out, is_complete)

@@ -1,12 +1,12 @@
 //! Nested keys as Python passes them: a string, or tuples of strings in any nesting.
 
-use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyTypeError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::ffi::RecursionGuard;
-use crate::imports::common_attribute;
+use crate::imports::primitives;
 
 /// The parts of a nested key, outermost collection first; few keys are longer.
 pub(crate) type Path<'py> = SmallVec<[Bound<'py, PyAny>; 4]>;
@@ -52,12 +52,9 @@ pub(crate) fn required_path_of<'py>(key: &Bound<'py, PyAny>) -> PyResult<Path<'p
 
 #[cold]
 fn bad_key(key: &Bound<'_, PyAny>) -> PyErr {
-    let message = common_attribute(key.py(), "MSG_BAD_KEY")
-        .and_then(|message| message.call_method1("format", (key,)));
-    match message {
-        Ok(message) => PyKeyError::new_err(message.unbind()),
-        Err(error) => error,
-    }
+    let made = primitives(key.py(), "errors");
+    let made = made.and_then(|module| module.call_method1("bad_key", (key,)));
+    made.map_or_else(|error| error, PyErr::from_value)
 }
 
 const MSG_KEY: &str = "key should be a Sequence<NestedKey>";
@@ -86,7 +83,7 @@ fn unravel_key<'py>(key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     Ok(PyTuple::new(key.py(), path)?.into_any())
 }
 
-/// [`unravel_key`] of each key of a list or tuple, all of which are nested keys.
+/// The simplest form of each nested key of a list or tuple, as `unravel_key` gives it.
 #[pyfunction]
 fn unravel_key_list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     if !keys.is_instance_of::<PyList>() && !keys.is_instance_of::<PyTuple>() {

@@ -17,9 +17,10 @@ from tensordict.containers.lazy.formats import (
 from tensordict.ops import access
 from tensordict.ops.key_views import _sorting_key, _TensorDictKeysView
 from tensordict.ops.keys import set_default
-from tensordict.primitives.checks import holds_values, inside, is_leaf_nontensor
-from tensordict.primitives.common import MSG_BAD_KEY, MSG_MEMBERSHIP
-from tensordict.primitives.errors import locked_error, missing_path
+from tensordict.primitives.checks import holds_values, inside
+from tensordict.primitives.common import MSG_MEMBERSHIP
+from tensordict.primitives.dims import remember
+from tensordict.primitives.errors import bad_key, locked_error, missing_path
 from tensordict.primitives.lazy import first_misfit
 from tensordict.primitives.metatensor import MetaTensor
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, StackProtocol
@@ -469,15 +470,6 @@ class ReadingOps(StackState):
         """The direct keys, sorted."""
         return sorted(self.keys())
 
-    def _member_paths(self) -> dict[Any, None]:
-        members = self.tensordicts
-        if not self._has_exclusive_keys:
-            members = members[:1]
-        paths = (
-            _rust.walk(member, 0, True, True, is_leaf_nontensor) for member in members
-        )
-        return dict.fromkeys(key for keys in paths for key in keys)
-
     def _refuse_exclusive(self, method: str) -> None:
         if self._has_exclusive_keys:
             raise RuntimeError(MSG_EXCLUSIVE.format(method))
@@ -692,7 +684,7 @@ class ReadingOps(StackState):
                 getattr(member, method)(separator, True, *more)
         else:
             result = self._like(members)
-        return self._remember(result, method, (separator,), {})
+        return remember(self, result, method, (separator,), {})
 
     def rename_key_(
         self, old_key: NestedKeyLike, new_key: NestedKeyLike, safe: bool = False
@@ -739,7 +731,7 @@ class ReadingOps(StackState):
             raise locked_error(self)
         path = _rust.unravel_key_to_tuple(key)
         if not path:
-            raise KeyError(MSG_BAD_KEY.format(key))
+            raise bad_key(key)
         holders = [
             member for member in self.tensordicts if _rust.contains(member, path)
         ]

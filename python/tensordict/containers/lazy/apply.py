@@ -14,6 +14,7 @@ from tensordict.ops.autograd import AutogradOps
 from tensordict.primitives import special
 from tensordict.primitives.checks import is_branch
 from tensordict.primitives.common import more_refs
+from tensordict.primitives.dims import remember
 from tensordict.primitives.join import MSG_STACK_BATCH
 from tensordict.primitives.lazy import drop_empty_of_members
 from tensordict.primitives.operations import (
@@ -47,11 +48,6 @@ MSG_INCOMPARABLE = "Incompatible value {} for op {}."
 MSG_NEGATIVE = "Trying to create tensor with negative dimension {}: {}"
 MSG_TO_SIZE = "Cannot pass batch-size to a LazyStackedTensorDict."
 MSG_PACK = "Cannot pack a lazy stack whose members have different keys."
-MSG_WHERE = (
-    "A tensor `other` in LazyStackedTensorDict.where must be 0-dim or start with the "
-    "batch shape up to the stack dim, {}, got shape {}. Expand it to the batch shape {} "
-    "first."
-)
 
 MOVING_ELEMENTS = frozenset({"logsumexp", "roll", "rot90", "flip", "fliplr", "flipud"})
 """Methods that check their dim arguments before they stack the members."""
@@ -187,13 +183,6 @@ class CombiningOps(StackState):
 
     # Updates -------------------------------------------------------------------------
 
-    def _entry_for(self, present: Any) -> Any:
-        """Return a dense entry as a lazy stack that members can be written to."""
-        size, dim = present.batch_size, self.stack_dim
-        if present._is_dense and len(size) > dim and size[dim] == len(self.tensordicts):
-            return present.to_lazystack(dim)
-        return present
-
     def _is_ragged(self, key: str) -> bool:
         """Return whether the members' leaves at a direct key cannot be one tensor.
 
@@ -246,7 +235,7 @@ class CombiningOps(StackState):
         if kwargs.get("inplace") and self.tensordicts:
             for member in self.tensordicts:
                 member.to(*args, **kwargs)
-            return self._remember(self, "to", args, kwargs)
+            return remember(self, self, "to", args, kwargs)
         return super().to(*args, **kwargs)  # type: ignore[misc]
 
     def _incomparable(self, name: str, other: object, otherwise: bool) -> bool:
@@ -254,31 +243,7 @@ class CombiningOps(StackState):
             return otherwise
         raise ValueError(MSG_INCOMPARABLE.format(type(other), name))
 
-    def _where_operands(
-        self, condition: torch.Tensor, other: object, pad: object
-    ) -> Any:
-        """Return each member with its parts of the arguments of ``where``.
-
-        Raises:
-            ValueError: the tensor ``other`` has no part for each member.
-        """
-        if isinstance(other, torch.Tensor) and other.dim():
-            lead = self.batch_size[: self.stack_dim + 1]
-            if other.shape[: len(lead)] != lead:
-                raise ValueError(MSG_WHERE.format(lead, other.shape, self.batch_size))
-            return self._member_operands((condition, other))
-        groups = None
-        if isinstance(other, CollectionProtocol):
-            groups = self._member_operands((condition, other))
-        if groups is None or pad is not None or isinstance(other, CombiningOps):
-            return groups
-        if not self._has_exclusive_keys:
-            return groups
-        # The ordinary collection `other` lacks the exclusive entries of members.
-        keys = list(_rust.walk(self, 0, True, True))
-        return [(member.select(*keys), parts) for member, parts in groups]
-
-    # Joining --------------------------------------------------------------------------
+    # Joining -----------------------------------------------------------------------------
 
     def _stack_all(self, tds: Sequence[Any], dim: int) -> Any:
         stack_dim = self.stack_dim
@@ -568,7 +533,10 @@ class CombiningOps(StackState):
             return shapes.softmaxed(self, args[1:])
         keeps_class = op in NEW_ELEMENTS or is_softmax
         try:
-            dense = self._stack_members() if keeps_class else self._as_dense()
+            if keeps_class and self.tensordicts:
+                dense = _rust.stack(self.tensordicts, self.stack_dim)
+            else:
+                dense = self._as_dense()
         except RuntimeError:
             moved = shapes.rearranged(self, op, args)
             if moved is None:

@@ -23,10 +23,15 @@ from tensordict.ops.merging import (
     key_paths,
 )
 from tensordict.ops.operands import NUMBERS
-from tensordict.primitives.checks import holds_values, is_branch, is_leaf_nontensor
-from tensordict.primitives.common import MSG_BAD_KEY, MSG_PRESENT, _InplaceWriteError
+from tensordict.primitives.checks import (
+    holds_values,
+    inside,
+    is_branch,
+    is_leaf_nontensor,
+)
+from tensordict.primitives.common import MSG_PRESENT, _InplaceWriteError
 from tensordict.primitives.copy import copy_all
-from tensordict.primitives.errors import KeyMessageError
+from tensordict.primitives.errors import KeyMessageError, bad_key
 from tensordict.primitives.index_items import fills, refuse_cast
 from tensordict.primitives.metatensor import MetaTensor, merged_shape
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
@@ -539,12 +544,14 @@ class WritingOps(StackState):
             if written is not entry:
                 target._set_entry(key, written)
 
-    def _update_parts(self, source: Any) -> list[Any] | None:
+    def _update_parts(self, source: Any, is_copy: bool = False) -> list[Any] | None:
         """Split the source of an update into a part for each member.
 
         Raises:
             ValueError: the source is a stack with another number of members.
         """
+        if is_copy:
+            return self._copy_parts(source)
         if isinstance(source, WritingOps) and source.stack_dim == self.stack_dim:
             if len(source.tensordicts) == len(self.tensordicts):
                 return source.tensordicts
@@ -676,7 +683,7 @@ class WritingOps(StackState):
                 isinstance(value, dict) or _is_spread(value, is_whole)
             ):
                 value = value if isinstance(value, dict) else value._entries()
-                split[key] = entry._copy_parts(value, is_whole)
+                split[key] = inside(entry)._copy_parts(value, is_whole)
                 continue
             is_leaf = isinstance(entry, (torch.Tensor, MetaTensor))
             if is_leaf and isinstance(value, NUMBERS):
@@ -763,7 +770,7 @@ class WritingOps(StackState):
         """
         path = _rust.unravel_key_to_tuple(key)
         if not path:
-            raise KeyError(MSG_BAD_KEY.format(key))
+            raise bad_key(key)
         plan = self._plan_or_none(index)
         if plan is not None and self._put_in_one(path, value, plan):
             return self

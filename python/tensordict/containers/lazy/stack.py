@@ -31,7 +31,9 @@ from tensordict.ops.batch import MSG_NAMES_LENGTH, BatchOps
 from tensordict.ops.locking import LockingOps
 from tensordict.primitives import classes
 from tensordict.primitives.checks import is_branch
+from tensordict.primitives.copy import member_paths
 from tensordict.primitives.dim_numbers import from_front
+from tensordict.primitives.dims import remember
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.index_items import refuse_fractions, refuse_types
 from tensordict.primitives.lazy import first_misfit
@@ -453,7 +455,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             )
         first = self.tensordicts[0]
         if isinstance(first, LazyStackedTensorDict) and first._has_exclusive_keys:
-            keys = [list(member._member_paths()) for member in self.tensordicts]
+            keys = [member_paths(member) for member in self.tensordicts]
             if all(member_keys == keys[0] for member_keys in keys):
                 return self._with_dims_exchanged(first)._index(index)
         first = first.select(*self._keys_of_all())
@@ -516,7 +518,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         if result is not self:
             return result
         copy = self._like(list(self.tensordicts))
-        return self._remember(copy, "permute", args, kwargs)
+        return remember(self, copy, "permute", args, kwargs)
 
     def view(self, *shape: Any, size: Any = None, batch_size: Any = None) -> Any:
         """View the stack in another shape. For -1, return a new stack of the members.
@@ -532,7 +534,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             return result
         copy = self._like(list(self.tensordicts))
         copy._td_dim_name = None
-        return self._remember(copy, "view", shape, {"size": size} if size else {})
+        return remember(self, copy, "view", shape, {"size": size} if size else {})
 
     def atleast_1d(self) -> Self:
         """Add a leading batch dim if there is none."""
@@ -550,7 +552,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         result: Any = self
         while len(result.batch_size) < ndim:
             result = result.unsqueeze(0)
-        return self._remember(result, f"atleast_{ndim}d", (), {})
+        return remember(self, result, f"atleast_{ndim}d", (), {})
 
     def to_lazystack(self, dim: int = 0) -> Any:
         """Return a stack along ``dim``; this stack itself if that is its stack dim."""
@@ -562,12 +564,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         stack._td_dim_name = None
         return stack
 
-    def _stack_members(self) -> Any:
-        if not self.tensordicts:
-            return self._as_dense()
-        return _rust.stack(self.tensordicts, self.stack_dim)
-
-    # Dense copies ---------------------------------------------------------------------
+    # Dense copies ----------------------------------------------------------------------
 
     def _as_dense(self) -> Any:
         """Return a dense collection of the stacked entries, nested ones included."""

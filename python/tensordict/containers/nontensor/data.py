@@ -16,7 +16,8 @@ from tensordict.containers.nontensor.data_writing import DataWriting
 from tensordict.containers.nontensor.equality import same_value
 from tensordict.containers.nontensor.files import DataFiles
 from tensordict.primitives import classes, registry
-from tensordict.primitives.common import MSG_BAD_KEY, as_size
+from tensordict.primitives.common import as_size
+from tensordict.primitives.errors import bad_key
 from tensordict.primitives.operations import (
     ADDS_DIMS,
     MOVES_DIMS,
@@ -273,7 +274,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
             return self.data
         path = _rust.unravel_key_to_tuple(key)
         if not path:
-            raise KeyError(MSG_BAD_KEY.format(key))
+            raise bad_key(key)
         if path == ("data",):
             return self.data
         default = args[0] if args else kwargs.get("default", NONE_IF_MISSING)

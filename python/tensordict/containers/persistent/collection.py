@@ -27,6 +27,7 @@ from tensordict.containers.persistent.writing import Writing
 from tensordict.ops.access import MSG_NO_INDEX, MSG_ONE_DEFAULT
 from tensordict.primitives import classes
 from tensordict.primitives.common import as_size
+from tensordict.primitives.dims import remember
 from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.storage import pickles
@@ -470,7 +471,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
         device = torch.device(target)
         if device == self._device:
             return self
-        return self._remember(self._again(device), "to", args, kwargs)
+        return remember(self, self._again(device), "to", args, kwargs)
 
     def auto_batch_size_(
         self, batch_dims: int | None = None, keep_compliant_size: bool = False

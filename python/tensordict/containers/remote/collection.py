@@ -291,9 +291,6 @@ class RemoteTensorDict(KeptOutside):
             return read[torch.arange(len(found.rows))]
         return found.taken_from(read)
 
-    def _row_template(self) -> Any:
-        return self._template
-
     def _picked(self, rows: np.ndarray[Any, Any]) -> Any:
         """Read rows to a collection of the kind of the save."""
         return take(self._template, rows)
