@@ -130,9 +130,7 @@ class Writer(StorageWriter):
             files,
             None,
             None,
-            self.num_threads,
-            self.durable,
-            True,
+            (self.num_threads, self.durable, True),
             _rust.SaveProgress(),
             False,
         )

@@ -518,9 +518,7 @@ def _load_state(
     tie_again(groups, strict)
 
 
-def _write_inplace(
-    target: CollectionProtocol, source: CollectionProtocol, non_blocking: bool
-) -> Any:
+def _write_inplace(target: Any, source: CollectionProtocol, non_blocking: bool) -> Any:
     """Copy the leaves of ``source`` into ``target``; return the previous values."""
     # A tensor at two places must be saved only once, before the first write.
     before: dict[torch.Tensor, torch.Tensor] = {}

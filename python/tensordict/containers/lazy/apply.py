@@ -178,7 +178,8 @@ class CombiningOps(StackState):
 
         The results are broadcast to the leaves into which they are copied.
         """
-        self._fast_apply(fn, *others, inplace=True, **kwargs)
+        this: Any = self
+        this._fast_apply(fn, *others, inplace=True, **kwargs)
         return self
 
     # Updates -------------------------------------------------------------------------
