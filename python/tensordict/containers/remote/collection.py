@@ -199,7 +199,7 @@ class RemoteTensorDict(KeptOutside):
     def _sample_entry(self, key: str) -> Any:
         column = self._ragged().get(key)
         if column is None and self._is_stack:
-            # That of one member: to stack them would read them.
+            # The sample of one member: a stack would read all members.
             return self._template._sample_entry(key)
         if column is None:
             return self._get_entry(key, NO_DEFAULT)
@@ -215,7 +215,7 @@ class RemoteTensorDict(KeptOutside):
 
     def _leaves(self, out: list[Any]) -> None:
         if self._is_stack:
-            # Those of the members: entries would be stacked, which reads them.
+            # The leaves of the members: stacked entries would be read.
             self._template._leaves(out)
         else:
             super()._leaves(out)

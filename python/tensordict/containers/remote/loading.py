@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load_remote"]
 
-MSG_MODE: Final = "What is loaded from {url} cannot be written to: mode='r+' is for files of this machine."
+MSG_MODE: Final = "A save at {url} cannot be written to: mode='r+' is for local files."
 MSG_VERIFY: Final = (
     "verify=True reads all of {url}: load a copy with download=True, which is verified."
 )
@@ -131,7 +131,7 @@ class _Mappings:
 
 
 class _Template:
-    """Puts remote tensors in the place of those over the holes of an outline."""
+    """Replaces tensors over the holes of an outline by remote tensors."""
 
     def __init__(self, outline: Outline, limit: int) -> None:
         self.outline = outline
@@ -198,7 +198,7 @@ class _Template:
         return plain.clone()
 
     def _read(self, parts: list[torch.Tensor]) -> None:
-        """Read what tensors over holes of the outline have, into these."""
+        """Read the bytes of tensors over holes of the outline."""
         for part in parts:
             place = self._source(part)
             if place is not None:
@@ -214,7 +214,7 @@ class _Template:
                     opened.write(read_range(source, offset, stop))
 
     def _values(self, value: Any) -> Any:
-        """Return values whose bytes are in an object, where those of a file were."""
+        """Return non-tensor data that is read from an object instead of a file."""
         cells = getattr(value, "_cells", None)
         if not isinstance(cells, EncodedCells):
             return value

@@ -42,7 +42,7 @@ class RowFiller:
         """Read rows into memory for so many.
 
         Args:
-            rows: their numbers, none of them negative.
+            rows: their numbers, not negative.
             out: nested tensordicts of the keys of the template, without gaps.
         """
         take_into(self._template, rows.numpy(), out)
@@ -77,7 +77,7 @@ class RowFiller:
 
 
 def _with_leaves(template: Any, leaves: Iterator[torch.Tensor]) -> Any:
-    """Make nested tensordicts like those of a template, of other tensors."""
+    """Make nested tensordicts with the structure of a template, of other tensors."""
     entries = {
         key: next(leaves)
         if isinstance(value, torch.Tensor)

@@ -31,7 +31,7 @@ __all__ = ["RemoteCells", "memory_for", "remote_leaves", "take", "take_into"]
 
 
 class RemoteCells(EncodedCells):
-    """Cells of which the bytes are in an object. A pickle or copy reads none of them."""
+    """Cells with their bytes in an object. A pickle or copy reads no bytes."""
 
     is_elsewhere: ClassVar[bool] = True
 
@@ -58,7 +58,7 @@ def take(template: Any, rows: _Rows | None = None) -> Any:
 
 
 def memory_for(template: Any) -> Any:
-    """Return memory for one row of nested tensordicts of remote tensors; None of others."""
+    """Return memory for a row of nested tensordicts of remote tensors; else None."""
     if type(template) is not TensorDict:
         return None
     entries: dict[str, Any] = {}
@@ -77,12 +77,12 @@ def memory_for(template: Any) -> Any:
 
 
 def take_into(template: Any, rows: _Rows, out: Any) -> None:
-    """Read rows into a collection of their number, whose tensors are those of the template.
+    """Read rows into a collection with the keys of the template.
 
     Args:
         template: nested tensordicts with nothing but remote tensors.
-        rows: their numbers, none of them negative.
-        out: the tensors, without gaps, in the order of those of the template.
+        rows: their numbers, not negative.
+        out: contiguous tensors, in the order of the template's.
     """
     pairs = zip(_rust.leaves(template), _rust.leaves(out), strict=True)
     read_all([leaf.plan(rows, place)[1] for leaf, place in pairs])

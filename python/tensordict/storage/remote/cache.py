@@ -87,11 +87,11 @@ class BlockCache:
     # Reading --------------------------------------------------------------------------
 
     def read(self, wanted: Segments) -> list[Segments]:
-        """Copy what blocks have, and read others from the store, which then stay here.
+        """Copy segments from cached blocks; read missing blocks from the store and keep them.
 
         Returns:
-            The segments that are to be read without blocks: those of an object whose
-            versions no tag tells apart.
+            The segments that the cache cannot serve: the object has no tag that tells
+            versions apart.
         """
         source = wanted.object
         if not len(wanted.starts):
@@ -199,7 +199,7 @@ class BlockCache:
                 each.note_change(file)
 
     def _fetch(self, wanted: Segments, name: str, blocks: list[int]) -> None:
-        """Read blocks from the store, keep them, and copy what is wanted of them."""
+        """Read blocks from the store, keep them, and copy the wanted segments."""
         from tensordict.storage.remote.reading import read_plain
 
         numbers = np.asarray(blocks, np.int64)
@@ -239,7 +239,7 @@ class BlockCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._writing() as counter:
                 total = self._total(counter)
-                # Whoever finds this counts anew: the writer was killed.
+                # If the writer is killed, the next process counts the blocks again.
                 os.pwrite(counter, struct.pack("<q", -1), 0)
                 for name, data in blocks.items():
                     size = len(data) + TAIL.size

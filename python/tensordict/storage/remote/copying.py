@@ -48,11 +48,11 @@ def exists(place: Place | Path) -> bool:
 
 
 def copy(source: Place | Path, target: Place | Path, progress: Uploads) -> None:
-    """Copy what is at a place to another, where it is whole or not at all.
+    """Copy a save, a folder or a file; saves appear complete, or not at all.
 
     Args:
         source: a save of any layout, a folder of steps, or any other file or folder.
-        target: what it becomes.
+        target: the place of the copy.
         progress: is told how far it is.
 
     Raises:
@@ -98,7 +98,7 @@ def _take_the_place_of(made: Path, target: Path) -> None:
 def bring(
     place: Place, folder: Path, progress: Uploads | None = None, *, heads: bool = False
 ) -> Path:
-    """Bring what is at a place of a store into a folder of this machine.
+    """Download a save, a folder or an object into a local folder.
 
     Args:
         place: a save, a folder of them, or any object or folder of objects.
@@ -130,7 +130,7 @@ def bring(
 
 
 def _bring_shards(place: Place, target: Path, progress: Uploads | None) -> None:
-    """Bring the index of a safetensors save, and its shards."""
+    """Download the index of a safetensors save, and its shards."""
     parent = place.parent
     content = parent.get(f"{place.name}{INDEX}")
     shards = sorted(set(json.loads(content)["weight_map"].values()))
@@ -142,7 +142,7 @@ def _bring_shards(place: Place, target: Path, progress: Uploads | None) -> None:
 def _bring_folder(
     place: Place, target: Path, progress: Uploads | None, *, heads: bool
 ) -> None:
-    """Bring a folder that is no save itself: of steps, of saves, of anything."""
+    """Download a folder of steps, of saves, or of any objects."""
     sizes = {found.name: found.size for found in place.list()}
     if not sizes:
         raise FileNotFoundError(2, MSG_NOTHING.format(place))
@@ -180,7 +180,7 @@ def _is_below(name: str, folders: Iterable[str]) -> bool:
 
 
 def send(path: Path, place: Place, progress: Uploads | None = None) -> None:
-    """Bring a file or a folder of this machine up to a place of a store.
+    """Upload a local file or folder.
 
     Each save is there whole, or not at all.
 
@@ -209,7 +209,7 @@ def send(path: Path, place: Place, progress: Uploads | None = None) -> None:
         for name, each in files.items()
         if not _is_below(name, saves)
     ]
-    # An index is what leads to other files.
+    # The index refers to the other files.
     plain.sort(key=lambda call: call[2].endswith(INDEX))
     progress.total += sum(call[1].stat().st_size for call in plain)
     indices = sum(call[2].endswith(INDEX) for call in plain)
@@ -219,7 +219,7 @@ def send(path: Path, place: Place, progress: Uploads | None = None) -> None:
 
 
 def send_all(path: Path, place: Place) -> None:
-    """Bring up what a command has made at a path: a file, a folder, or shards beside it."""
+    """Upload the output of a command: a file, a folder, or shards beside the path."""
     if path.exists():
         send(path, place)
     else:

@@ -1,4 +1,4 @@
-"""Bring what is in a store to this machine, and to other places."""
+"""Download objects and saves of a store."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def saved_at(place: Place) -> Saved:
     try:
         found = {each.name: (each.name, each.size) for each in place.list()}
     except OSError:
-        # A server of HTTP lists nothing: a record says what there is.
+        # HTTP servers list no objects: the record lists them.
         if record is None:
             raise
         return Saved(place, {name: (name, None) for name in record["objects"]}, content)
@@ -114,10 +114,10 @@ def _is_plain(name: str) -> bool:
 
 
 def download_file(place: Place, path: Path, progress: Uploads | None = None) -> None:
-    """Bring an object to a file, in some streams at the same time.
+    """Download an object to a file, in several streams.
 
     Raises:
-        OSError: the store does not give all of it.
+        OSError: the store does not return all bytes.
         RuntimeError: another version takes its place meanwhile.
     """
     download_object(RemoteObject(place), path, progress)
@@ -127,10 +127,10 @@ def download_file(place: Place, path: Path, progress: Uploads | None = None) -> 
 def download_object(
     source: RemoteObject, path: Path, progress: Uploads | None = None
 ) -> None:
-    """Bring this version of an object to a file, in some streams at the same time.
+    """Download this version of an object to a file, in several streams.
 
     Raises:
-        OSError: the store does not give all of it.
+        OSError: the store does not return all bytes.
         RuntimeError: another version takes its place meanwhile.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ def _download_span(
     at: int,
     progress: Uploads | None,
 ) -> int:
-    """Bring a part of an object to its place in a file, and return the size of the object."""
+    """Download a part of an object into a file; return the size of the object."""
     place = source.place
     options: dict[str, Any] = {"range": (start, stop)}
     if source.e_tag is not None:
@@ -211,7 +211,7 @@ def download_folder(
     *,
     heads: bool = False,
 ) -> None:
-    """Bring the save of several objects at a place to a folder, which then is a save.
+    """Download a save of several objects to a folder, which then is a save.
 
     Args:
         place: the save.
@@ -221,7 +221,7 @@ def download_folder(
 
     Raises:
         FileNotFoundError: there is no save.
-        OSError: the store does not give all of it.
+        OSError: the store does not return all bytes.
     """
     saved = saved_at(place)
     pieced = saved.pieced()
@@ -254,7 +254,7 @@ def download_folder(
 
 
 def fetch_head(place: Place, path: Path) -> None:
-    """Bring the beginning of an object to a file of its size, the rest of which is a hole.
+    """Download the beginning of an object to a sparse file of its size.
 
     Of a safetensors file it is all that says which tensors it has.
     """

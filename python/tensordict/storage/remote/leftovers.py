@@ -1,4 +1,4 @@
-"""Find what writers that were killed have left in a store, and remove it."""
+"""Find and remove the objects that killed writers have left in a store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Listed(NamedTuple):
 
 
 def find_leftovers(place: Place, older_than: float = 24.0) -> list[Leftover]:
-    """List what no save has, and no writer that still runs.
+    """List the objects that belong to no save and to no running writer.
 
     Args:
         place: the folder that is looked through, at any depth.
@@ -92,13 +92,13 @@ def find_leftovers(place: Place, older_than: float = 24.0) -> list[Leftover]:
 
 
 def remove_leftovers(place: Place, leftovers: list[Leftover]) -> None:
-    """Delete what was found.
+    """Delete leftovers.
 
     Raises:
         OSError: the store cannot be written to.
     """
     for leftover in leftovers:
-        # Records and markers go last: what is left is found again.
+        # Records and markers go last: after a kill, the next call finds the rest.
         first = [name for name in leftover.objects if f"/{OWN}" not in f"/{name}"]
         place.delete(first)
         place.delete([name for name in leftover.objects if name not in first])

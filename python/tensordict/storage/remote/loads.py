@@ -50,13 +50,13 @@ def load_place(
     remote: RemoteOptions,
     load_local: Callable[[str], Any],
 ) -> Any:
-    """Load what is at a URL.
+    """Load the save at a URL.
 
     Args:
         prefix: the URL, a store of ``obstore``, or a place.
         options: the arguments of the load.
         out: a collection that takes the entries; None for a new one.
-        remote: those for object stores.
+        remote: the arguments for object stores.
         load_local: loads a copy on this machine, with the same arguments.
     """
     place = place_of(prefix, remote.storage_options)
@@ -111,7 +111,7 @@ def _downloaded(place: Place, remote: RemoteOptions) -> str:
 
 
 def _fill(outline: Outline) -> None:
-    """Bring the objects of an outline into its files."""
+    """Download the objects of an outline into its files."""
     calls = []
     for name, source in outline.objects.items():
         calls.append((source.without_cache(), outline.folder / name))

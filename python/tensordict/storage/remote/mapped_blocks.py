@@ -27,7 +27,7 @@ __all__ = ["BLOCK", "TAIL", "WORK", "MappedBlocks", "blocks_between", "tail_of"]
 BLOCK: Final = 1 << 20
 
 TAIL: Final = struct.Struct("<8sQI")
-"""What follows the bytes of a block in its file: a magic, their checksum, and their number."""
+"""The end of a block file: magic bytes, the checksum of the block, and its size."""
 
 WORK: Final = ".writing"
 """The end of the name of a file that somebody writes."""
@@ -65,7 +65,7 @@ def blocks_between(
 
 
 def tail_of(data: np.ndarray[Any, Any]) -> bytes:
-    """Return what follows the bytes of a block in its file."""
+    """Return the end of the file of a block: magic bytes, checksum and size."""
     return TAIL.pack(_MAGIC, _checksum(data), len(data))
 
 
@@ -81,7 +81,7 @@ class MappedBlocks:
 
     Args:
         folder: has the files of the blocks.
-        name: what their names begin with.
+        name: the prefix of their names.
         size: the bytes of the object.
         is_watched: whether :meth:`note_change` is told of changes. Else files are looked at
             before every read.
@@ -91,7 +91,7 @@ class MappedBlocks:
         self, folder: Path, name: str, size: int, *, is_watched: bool = False
     ) -> None:
         self.lock: threading.Lock = threading.Lock()
-        """Held while blocks are read, so that none of them is unmapped then."""
+        """Held while blocks are read, so that no thread unmaps them."""
         self._name = f"{name}-"
         self._prefix = f"{folder}/{name}-"
         self._size = size
@@ -121,11 +121,11 @@ class MappedBlocks:
             return self._is_watched and bool(self._is_good[blocks].all())
 
     def window(self, start: int, size: int) -> np.ndarray[Any, Any]:
-        """Return the memory of some bytes. Those of blocks that are not mapped are 0."""
+        """Return the memory of some bytes. Bytes of unmapped blocks are 0."""
         return self._memory[start : start + size]
 
     def missing(self, blocks: np.ndarray[Any, Any]) -> list[int]:
-        """Map blocks, and return those that are not there, or damaged."""
+        """Map blocks; return the numbers of missing and damaged blocks."""
         if self._is_watched:
             blocks = blocks[~self._is_good[blocks]]
         known, prefix, stat = self._known, self._prefix, os.stat

@@ -72,9 +72,9 @@ class _Leaf:
 
 
 class MappedRows:
-    """Tensors over the mapped blocks of a cache, as far as those are there and unharmed.
+    """Tensors over the mapped blocks of a cache.
 
-    The tensors have the bytes of a row only while :meth:`are_mapped` says so.
+    A tensor has the bytes of a row if :meth:`versions` finds the blocks of the row.
 
     Args:
         cache: the cache of all objects.
@@ -119,7 +119,7 @@ class MappedRows:
         """Return the versions of the blocks; None if one that has a row is missing.
 
         Args:
-            rows: the numbers of the rows, none of them negative.
+            rows: the numbers of the rows, not negative.
         """
         versions = []
         partial = set()
@@ -150,7 +150,7 @@ class MappedRows:
 
     @property
     def generation(self) -> object:
-        """What the cache had mapped when the tensors were made."""
+        """The mapping of the cache that the tensors are over."""
         return self._generation
 
     def _note_use(self, rows: np.ndarray[Any, Any]) -> None:

@@ -1,14 +1,14 @@
-"""Bring the files of a save to a store so that it is there whole, or not there.
+"""Upload the files of a save so that the save appears complete, or not at all.
 
 A save of several objects is there when its *switch* is: ``meta.json``, which goes up last and
-under a condition, so that of two writers at the same time one gets an error. Its objects are
+under a condition: of two concurrent writers, one gets an error. Its objects are
 
 - plain, under the names of the files, where nothing is at the place. A *record*
   (:data:`RECORD`), which is made under a condition, keeps other writers from the same names
   and says which objects a writer that was killed has left.
 - below ``.tensordict-<token>/`` where a save is there already, or another writer is at work.
-  The switch is a *manifest* then, which leads to them. What the save before had is deleted
-  after the switch.
+  The switch is then a *manifest* of the objects. After the switch, the objects of the
+  replaced save are deleted.
 
 A save in one object is its own switch. ``docs/dev/object_stores.md`` has the format.
 """
@@ -77,7 +77,7 @@ PART: Final = 8 << 20
 of memory a thread."""
 
 _MOST_PARTS: Final = 9_000
-"""S3 takes 10,000 parts of an object: those of a larger one are larger."""
+"""S3 takes 10,000 parts of an object: parts of larger objects are larger."""
 
 _UNKNOWN: Final = ("NotImplementedError", "NotSupportedError")
 """The errors of stores that put without conditions."""
@@ -93,14 +93,14 @@ MSG_LOST: Final = (
     "published, and is removed. Save to a place of its own, or again."
 )
 MSG_CUT: Final = (
-    "The file {} had {:,} bytes when its upload began, and was cut meanwhile: nothing of it "
-    "is in the store. Upload it again when no program writes to it."
+    "The file {} had {:,} bytes when its upload began, and was cut meanwhile. The object was not "
+    "written: upload the file again when no program writes to it."
 )
-MSG_CANCELLED: Final = "The save was cancelled: nothing of it is there."
+MSG_CANCELLED: Final = "The save was cancelled: the store has no object of it."
 
 
 class Helpers(Protocol):
-    """Other processes that bring files of a folder up."""
+    """Other processes that upload files of a folder."""
 
     def begin(self, objects: Mapping[str, str]) -> set[str]:
         """Tell them the objects, and return the names of the files that they leave."""
@@ -157,7 +157,7 @@ def upload_file(
         file: the file.
         name: the name of the object below ``place``.
         is_own: whether this process made the file, so that no other program cuts it. Parts
-            of it are mapped then, which takes no copy of them.
+            are mapped then, and not copied.
     """
     size = file.stat().st_size
     part = max(PART, -(-size // _MOST_PARTS))
@@ -202,18 +202,18 @@ def upload_folder(
     helpers: Helpers | None = None,
     is_own: bool = False,
 ) -> dict[str, str]:
-    """Bring the files of a folder up, and the switch when they are there.
+    """Upload the files of a folder, and the switch after them.
 
     Args:
         folder: the folder.
-        place: what it becomes.
+        place: the save that they become.
         switch: the name of the file that goes last.
         references: objects that are there already, as a path from ``place``, by the names
             of the files that they are the content of.
         progress: is told how far it is.
         may_replace: whether a save that is there may be replaced.
         kept: objects of the save before that stay, as a path from ``place``.
-        helpers: other processes that bring some of the files up.
+        helpers: other processes that upload some of the files.
         is_own: as for :func:`upload_file`.
 
     Returns:
@@ -283,7 +283,7 @@ def _claimed(place: Place, is_empty: bool, files: Iterable[str]) -> tuple[str, s
     """Decide the names of the objects of a save, and say that they are being written.
 
     Returns:
-        What their names begin with, and the name of the record.
+        The prefix of their names, and the name of the record.
     """
     text = record_of(files)
     if is_empty and _is_created(place, RECORD, text):
@@ -298,8 +298,8 @@ def claim(place: Place, prefix: str, switch: str | None = None) -> None:
 
     Args:
         place: the save.
-        prefix: what their names begin with: a folder that no other writer has.
-        switch: the path of the switch from the place, if it is that of another place.
+        prefix: the prefix of their names: a folder that no other writer has.
+        switch: the path of the switch from the place, if the switch is elsewhere.
     """
     fields = {} if switch is None else {"switch": switch}
     place.put(f"{prefix}{RECORD}", record_of([], **fields))
@@ -363,7 +363,7 @@ def put_switch(
 def _put_under_a_condition(
     place: Place, name: str, content: bytes, before: tuple[bytes, str | None] | None
 ) -> str | None:
-    """Put an object if there is none, or the one that is known.
+    """Put an object if there is none, or replace the known version.
 
     A put under a condition is not made again by the library when its answer is lost: this
     looks whether it was made, and makes it again.
@@ -446,8 +446,8 @@ def in_threads(work: Callable[..., object], calls: Iterable[tuple[Any, ...]]) ->
 
 
 def forget(place: Place, names: Iterable[str]) -> None:
-    """Remove what a save that failed has brought up, where that is possible."""
-    # The error is raised; `tensordict clean` finds what could not be removed.
+    """Delete the objects of a failed save, as far as that is possible."""
+    # The error is raised; `tensordict clean` finds the objects that are left.
     with suppress(Exception):
         place.delete(list(names))
 
@@ -457,7 +457,7 @@ def _remove_the_one_before(
 ) -> None:
     """Delete the objects of the save that was replaced, and of one that was given up.
 
-    Those that are not known to be of a save stay.
+    Objects that belong to no known save stay.
     """
     gone: set[str] = set()
     manifest = None if switch is None else read_manifest(switch)
@@ -474,7 +474,7 @@ def _remove_the_one_before(
 
 
 def read_record(place: Place, name: str) -> dict[str, Any] | None:
-    """Return what a writer says of the objects that it writes; None where nothing does."""
+    """Return the record of a writer; None if there is no record."""
     try:
         found: dict[str, Any] = json.loads(place.get(name))
     except (FileNotFoundError, ValueError):

@@ -58,7 +58,7 @@ MSG_IN_PLACE: Final = (
 
 
 def refuse_mapping(path: object, call: str) -> None:
-    """Refuse a place in a store for what needs files of this machine.
+    """Refuse a URL for a call that needs local files.
 
     Raises:
         ValueError: always.
@@ -116,10 +116,10 @@ def stage_and_upload(
     *,
     may_replace: bool = True,
 ) -> None:
-    """Have a save written to a folder of temporary files, and bring it up.
+    """Write a save to the temporary directory, and upload it.
 
     Args:
-        place: what it becomes.
+        place: the save that it becomes.
         write: writes the save to the path that it is given.
         progress: is told how far it is.
         may_replace: whether a save that is there may be replaced.
@@ -209,7 +209,7 @@ def save_consolidated(td: Any, options: Options) -> Any:
 
 
 def _upload_shards(folder: Path, place: Place, progress: Uploads) -> None:
-    """Bring the shards of a safetensors save up, under names of their own, and the index."""
+    """Upload the shards of a safetensors save under unique names, and the index."""
     files = files_below(folder)
     index = next(name for name in files if name.endswith(INDEX_SUFFIX))
     content = json.loads(files.pop(index).read_bytes())
