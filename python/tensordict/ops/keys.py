@@ -428,7 +428,7 @@ def _move_entry(
     path: tuple[str, ...],
     value: object,
 ) -> None:
-    """Store an entry of ``source`` in ``td``, without a check if both fit alike."""
+    """Store an entry of ``source``, unchecked if batch size and device are the same."""
     holder = td
     for key in path[:-1]:
         below = holder._get_entry(key, None)
