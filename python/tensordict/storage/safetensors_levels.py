@@ -42,7 +42,8 @@ MSG_VALUE = (
 )
 MSG_DENSE = (
     "Cannot save the tensor at {path} as safetensors: only dense tensors are supported, "
-    "got layout {layout}."
+    "got layout {layout}. Make it dense first: td.to_padded_tensor() pads nested tensors, "
+    "tensor.to_dense() converts sparse ones."
 )
 MSG_COLLISION = "Two keys of the tensordict have the safetensors name {!r}."
 MAX_LEVELS = 180
