@@ -398,7 +398,7 @@ def test_a_sampler_is_told_the_epoch() -> None:
 
 
 def test_wrong_rows_of_a_sampler_are_errors() -> None:
-    with pytest.raises(IndexError, match="row 20, and there are 20 rows"):
+    with pytest.raises(IndexError, match="row 20, but there are 20 rows"):
         list(BatchLoader(numbers(), 4, sampler=[1, 20]))
     with pytest.raises(TypeError, match="no batch sampler"):
         list(BatchLoader(numbers(), 4, sampler=[[1, 2], [3]]))
