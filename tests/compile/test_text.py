@@ -176,7 +176,7 @@ def test_values_moved_by_tensors_are_left_to_eager_code():
 
     td = grid()
     with pytest.raises(
-        torch._dynamo.exc.Unsupported, match="move non-tensor data by tensors"
+        torch._dynamo.exc.Unsupported, match="index non-tensor data with tensors"
     ):
         torch.compile(program, backend="eager", fullgraph=True)(td)
     torch._dynamo.reset()

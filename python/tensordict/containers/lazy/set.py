@@ -38,7 +38,7 @@ from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.primitives.special import is_shared, is_shared_class, resized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tensordict.primitives.protocol import BatchIndex, NestedKeyLike
 
@@ -396,6 +396,9 @@ class WritingOps(StackState):
             return
         if isinstance(value, dict):
             value = self._from_dict_at(index, value)
+        if isinstance(value, CollectionProtocol) and _shares_memory(self, value):
+            # A write to one member could change what is read for the next one.
+            value = value.clone()
         if plan is None:
             parts: Any = None
             if isinstance(value, torch.Tensor) and value.dim():
@@ -406,11 +409,6 @@ class WritingOps(StackState):
                 parts = self._parts_of(value)
             self._write_picks([(m, None) for m in range(len(members))], parts, value)
             return
-        if isinstance(value, CollectionProtocol) and any(
-            value is member for member in members
-        ):
-            # The first write could change the member that is read for the next one.
-            value = value.clone()
         if (
             isinstance(value, torch.Tensor)
             and not value.requires_grad
@@ -1067,6 +1065,34 @@ def _exchange_values(target: CollectionProtocol, chosen: CollectionProtocol) -> 
         present = target._get_entry(key, NO_DEFAULT)
         if present is not entry:
             _exchange_values(present, entry)
+
+
+def _shares_memory(stack: CollectionProtocol, value: CollectionProtocol) -> bool:
+    """Return whether a value has members or memory of a stack."""
+    members = {id(member) for member in _members_below(stack)}
+    if any(id(member) in members for member in _members_below(value)):
+        return True
+    if torch.compiler.is_compiling():
+        return False  # Storages have no identity while torch traces.
+    written = _storages(stack)
+    return not written.isdisjoint(_storages(value))
+
+
+def _members_below(td: CollectionProtocol) -> Iterator[CollectionProtocol]:
+    """Yield the members of nested lazy stacks; a tensordict itself."""
+    if not isinstance(td, WritingOps):
+        yield td
+        return
+    for member in td.tensordicts:
+        yield from _members_below(member)
+
+
+def _storages(td: CollectionProtocol) -> set[int]:
+    return {
+        leaf.untyped_storage()._cdata
+        for leaf in _rust.leaves(td)
+        if leaf.layout is torch.strided and not leaf.is_nested
+    }
 
 
 def refuse_casts(target: CollectionProtocol, value: Any) -> None:
