@@ -186,7 +186,7 @@ impl Region {
     /// The memory was lent and is gone: [`MemoryGone`].
     pub(crate) fn copy_to(&self, start: usize, buffer: &mut [u8]) -> io::Result<()> {
         #[cfg(target_os = "linux")]
-        if self.is_lent && !IS_REFUSED.load(Ordering::Relaxed) {
+        if self.own_bytes().is_none() && !IS_REFUSED.load(Ordering::Relaxed) {
             let end = start.checked_add(buffer.len());
             if end.is_none_or(|end| end > self.length) {
                 return Err(io::ErrorKind::InvalidInput.into());

@@ -17,7 +17,6 @@ use tensordict_core::storage::checkpoint::{
 };
 use tensordict_core::storage::full::Target;
 use tensordict_core::storage::io::Disk;
-use tensordict_core::storage::job::Unmoved;
 use tensordict_core::storage::safetensors::NewFile;
 use tensordict_core::storage::source::Source;
 
@@ -80,12 +79,7 @@ fn planned(step: Planned<'_>) -> PyResult<(Step, Vec<Kept>)> {
 #[pyo3(signature = (step, how, progress))]
 fn save_step(py: Python<'_>, step: Planned<'_>, how: How, progress: &SaveProgress) -> PyResult<()> {
     let (step, held) = planned(step)?;
-    let saved = detached(py, held.iter().all(Kept::is_in_place), || {
-        let mut job = progress.job(how);
-        let is_in_place = || held.iter().all(Kept::is_in_place);
-        job.memory = Some(Unmoved(&is_in_place));
-        checkpoint::save(&job, &step)
-    });
+    let saved = progress.saving(py, &held, how, |job| checkpoint::save(job, &step));
     drop(held);
     saved.map_err(|error| progress.exception(py, &error))
 }
@@ -339,12 +333,7 @@ impl StagingMemory {
         let (mut step, held) = planned(step)?;
         // Taken out for the while: another save may be asked for by a signal handler meanwhile.
         let mut staging = std::mem::take(&mut *self.staging.lock());
-        let staged = detached(py, held.iter().all(Kept::is_in_place), || {
-            let mut job = progress.job(how);
-            let is_in_place = || held.iter().all(Kept::is_in_place);
-            job.memory = Some(Unmoved(&is_in_place));
-            staging.take(&job, &mut step)
-        });
+        let staged = progress.saving(py, &held, how, |job| staging.take(job, &mut step));
         drop(held);
         let memory = staged.map_err(|error| progress.exception(py, &error))?;
         staging.keep(&memory);

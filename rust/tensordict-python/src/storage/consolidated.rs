@@ -10,14 +10,13 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use tensordict_core::storage::consolidated;
 use tensordict_core::storage::file::Segment;
-use tensordict_core::storage::job::Unmoved;
 use tensordict_core::storage::map::Mode;
 
 use super::exception;
 use super::leaves::{Kept, values_of};
 use super::load::parse_mode;
 use super::mapped::bytes_over;
-use super::save::{SaveProgress, detached};
+use super::save::SaveProgress;
 
 /// A segment as the bindings get it: the offset, a tensor, and the key for messages.
 pub(crate) type Part<'py> = (u64, Bound<'py, PyAny>, String);
@@ -55,11 +54,8 @@ fn write_consolidated<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (segments, held) = segments_of(parts)?;
     let (data_bytes, remarks, description) = behind;
-    let saved = detached(py, held.iter().all(Kept::is_in_place), || {
-        let mut job = progress.job((0, how.0, how.1));
-        let is_in_place = || held.iter().all(Kept::is_in_place);
-        job.memory = Some(Unmoved(&is_in_place));
-        consolidated::save(&job, &path, &segments, data_bytes, &remarks, &description)
+    let saved = progress.saving(py, &held, (0, how.0, how.1), |job| {
+        consolidated::save(job, &path, &segments, data_bytes, &remarks, &description)
     });
     drop(held);
     bytes_over(

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tensordict_core::storage::job::Unmoved;
 use tensordict_core::storage::map::Mapping;
 use tensordict_core::storage::safetensors::{self, Header, NewFile, NewIndex, NewTensor};
 use tensordict_core::storage::source::{Joined, Source};
@@ -19,7 +18,7 @@ use super::exception;
 use super::leaves::{Kept, values_of};
 use super::load::parse_mode;
 use super::mapped::Shared;
-use super::save::{SaveProgress, detached};
+use super::save::SaveProgress;
 
 /// `(name, tensors, dtype, shape, bytes of an item)`: one tensor, or those of a stack, which are joined in
 /// so many chunks each.
@@ -41,7 +40,8 @@ type Shard<'py> = (
 
 /// Writes files, and after them the index (a path, its text, and that where the files are at their
 /// other paths), and puts them in place. What the index `stale` names and this save does not write is
-/// deleted then. `how` is (threads, durable, checks). Where `maps`: what [`read_safetensors`] returns, of each file that was written.
+/// deleted then. `how` is (threads, durable, checks). Where `maps`: what [`read_safetensors`] returns, of
+/// each file that was written.
 #[pyfunction]
 #[pyo3(signature = (files, index, stale, how, progress, maps))]
 fn write_safetensors<'py>(
@@ -70,11 +70,8 @@ fn write_safetensors<'py>(
         text,
         other_text,
     });
-    let saved = detached(py, held.iter().all(Kept::is_in_place), || {
-        let mut job = progress.job(how);
-        let is_in_place = || held.iter().all(Kept::is_in_place);
-        job.memory = Some(Unmoved(&is_in_place));
-        safetensors::save(&job, &planned, index.as_ref(), stale.as_deref(), maps)
+    let saved = progress.saving(py, &held, how, |job| {
+        safetensors::save(job, &planned, index.as_ref(), stale.as_deref(), maps)
     });
     drop(held);
     let written = saved.map_err(|error| progress.exception(py, &error))?;

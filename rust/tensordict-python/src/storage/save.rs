@@ -351,6 +351,22 @@ pub(super) fn detached<T: Send>(
 }
 
 impl SaveProgress {
+    /// Does a save without the interpreter. It fails if `held` memory has moved before the save is in place.
+    pub(super) fn saving<T: Send>(
+        &self,
+        py: Python<'_>,
+        held: &[Kept],
+        how: How,
+        save: impl FnOnce(&Job<'_>) -> T + Send,
+    ) -> T {
+        detached(py, held.iter().all(Kept::is_in_place), || {
+            let is_in_place = || held.iter().all(Kept::is_in_place);
+            let mut job = self.job(how);
+            job.memory = Some(Unmoved(&is_in_place));
+            save(&job)
+        })
+    }
+
     /// The progress of work that this thread is about to do, which ends where a signal raises an
     /// exception.
     pub(super) fn watched(&self) -> &Progress {

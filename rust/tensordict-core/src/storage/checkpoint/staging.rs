@@ -144,10 +144,7 @@ impl Staging {
                 let length = PART_BYTES.min(memory.len() - start);
                 // SAFETY: each part of each tensor has a place of its own, and is one task.
                 let place = unsafe { base.slice(offset + start, length) };
-                match memory.own_bytes() {
-                    Some(bytes) => place.copy_from_slice(&bytes[start..start + length]),
-                    None => memory.copy_to(start, place).map_err(failed)?,
-                }
+                memory.copy_to(start, place).map_err(failed)?;
                 return job.progress.check();
             }
             let take = |at: u64, unit: &[u8]| {
