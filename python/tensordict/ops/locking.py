@@ -105,6 +105,11 @@ class LockingOps(CollectionProtocol):
         """Drop the references to this tensordict's source and to its locked parents.
 
         Compiled code cannot return weak references.
+
+        Examples:
+            >>> td = TensorDict(a=torch.zeros(3), batch_size=[3]).unsqueeze(0)
+            >>> td.clear_refs_for_compile_() is td
+            True
         """
         for collection in _rust.containers(self):
             state = collection.__dict__

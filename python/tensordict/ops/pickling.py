@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
-from tensordict import _rust
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import pickles
 
@@ -26,17 +25,3 @@ class PicklingOps(CollectionProtocol):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled state, also one of tensordict 0.15, and lock it again."""
         pickles.restore(self, state)
-
-    def clear_refs_for_compile_(self) -> Self:
-        """Drop the record of the operation that made this tensordict.
-
-        Compiled code can then return it without a reference to the source.
-
-        Examples:
-            >>> td = TensorDict(a=torch.zeros(3), batch_size=[3]).unsqueeze(0)
-            >>> td.clear_refs_for_compile_() is td
-            True
-        """
-        for collection in _rust.containers(self):
-            collection.__dict__.pop("_last_op", None)
-        return self
