@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import numbers
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -172,10 +173,11 @@ class RaggedForm:
 
 
 def _template_of(source: Any) -> Any:
-    """Return what says the shapes of rows: the collection, or the one of a store."""
-    from tensordict.containers.remote.collection import RemoteTensorDict
-
-    return source._template if isinstance(source, RemoteTensorDict) else source
+    """Return the template of a remote collection; any other collection itself."""
+    # The module is imported when the first remote collection is made.
+    remote = sys.modules.get("tensordict.containers.remote.collection")
+    is_remote = remote is not None and isinstance(source, remote.RemoteTensorDict)
+    return source._template if is_remote else source
 
 
 def is_remote(source: CollectionProtocol) -> bool:
@@ -185,7 +187,7 @@ def is_remote(source: CollectionProtocol) -> bool:
 
 
 def _described(source: CollectionProtocol) -> Any:
-    """Return the same, of the class of ``source``."""
+    """Return the template of the rows, of the class of ``source``."""
     inner = inside(source)
     template = _template_of(inner)
     if template is inner:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from tensordict import _rust
-from tensordict.containers.dense import TensorDict
 from tensordict.containers.remote.taking import memory_for, take_into
 from tensordict.storage.remote.mapped_rows import MappedRows, RowCopy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import torch
 
 __all__ = ["RowFiller"]
 
@@ -64,7 +61,7 @@ class RowFiller:
         if versions is None:
             return None
         if self._shown[0] is not generation:
-            shown = _with_leaves(self._template, iter(tensors))
+            shown = _rust.rebuild(self._template, tensors)
             self._shown = generation, shown
         ticket = prefetcher.submit(self._shown[1], rows, out)
         if ticket is None:
@@ -74,14 +71,3 @@ class RowFiller:
             lambda: mapped.is_current(generation, versions),
             lambda: self.fill(rows, out),
         )
-
-
-def _with_leaves(template: Any, leaves: Iterator[torch.Tensor]) -> Any:
-    """Make nested tensordicts with the structure of a template, of other tensors."""
-    entries = {
-        key: next(leaves)
-        if isinstance(value, torch.Tensor)
-        else _with_leaves(value, leaves)
-        for key, value in template._tensordict.items()
-    }
-    return _rust.new(TensorDict, entries, template._batch_size, None, None)

@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any
 
+from tensordict import _rust
 from tensordict.storage.growing.publish import CHECKSUMS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["set_times"]
-
-_LONGEST: Final = 1 << 30
-_REMARKS: Final = b"tdremark"
 
 
 def set_times(path: Path) -> None:
@@ -36,8 +34,7 @@ def set_times(path: Path) -> None:
                 if ".." not in name.split("/")
             ]
         else:
-            with path.open("rb") as file:
-                found = _checksums_in(file)["files"]
+            found = _checksums_in(path)["files"]
             times = [(path, next(iter(found.values()))[1])]
         for each, time in times:
             if each.exists():
@@ -46,25 +43,13 @@ def set_times(path: Path) -> None:
         return
 
 
-def _checksums_in(file: BinaryIO) -> Any:
+def _checksums_in(path: Path) -> Any:
     """Return the checksums of an archive, a safetensors file or a consolidated file."""
-    head = file.read(9)
-    if head[:4] == b"PK\x03\x04":
-        with zipfile.ZipFile(file) as archive:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
             return json.loads(archive.read(CHECKSUMS))
-    if head[8:] == b"{":
-        header = json.loads(_bytes_at(file, 8, int.from_bytes(head[:8], "little")))
-        return json.loads(header["__metadata__"]["tensordict.sums"])
-    end = file.seek(0, os.SEEK_END) - 8
-    start = end - int.from_bytes(_bytes_at(file, end, 8), "little")
-    if _bytes_at(file, start - 8, 8) != _REMARKS:
-        raise ValueError("There are no checksums.")
-    size = int.from_bytes(_bytes_at(file, start - 16, 8), "little")
-    return json.loads(_bytes_at(file, start - 16 - size, size))["sums"]
-
-
-def _bytes_at(file: BinaryIO, start: int, count: int) -> bytes:
-    if start < 0 or count > _LONGEST:
-        raise ValueError("There are no checksums.")
-    file.seek(start)
-    return file.read(count)
+    if _rust.is_safetensors(path):
+        texts, *_ = _rust.safetensors_header(path)
+        return json.loads(dict(texts)["tensordict.sums"])
+    _, remarks, _ = _rust.read_consolidated(path)
+    return json.loads(remarks)["sums"]
