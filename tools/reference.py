@@ -7,6 +7,7 @@ file in ``tensordict.ops`` that defines it. The text of each entry is its docstr
 
 from __future__ import annotations
 
+import ast
 import enum
 import importlib
 import inspect
@@ -212,14 +213,32 @@ def is_alias(name: str, value: Any) -> bool:
 
 def constant_doc(dotted: str) -> str:
     """Return the docstring below the assignment of a constant."""
-    from sphinx.pycode import ModuleAnalyzer
-
     name = dotted.rpartition(".")[2]
     for module in ("tensordict._nestedkey", dotted.rpartition(".")[0]):
-        docs = ModuleAnalyzer.for_module(module).find_attr_docs()
-        if ("", name) in docs:
-            return "\n".join(docs["", name])
+        source = inspect.getsource(importlib.import_module(module))
+        statements = ast.parse(source).body
+        for assignment, after in itertools.pairwise(statements):
+            if name in assigned_names(assignment) and is_text(after):
+                return inspect.cleandoc(after.value.value)
     raise ValueError(f"{dotted} has no docstring below its assignment")
+
+
+def assigned_names(statement: ast.stmt) -> list[str]:
+    """Return the names that an assignment of a module gives a value to."""
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    else:
+        targets = [statement.target] if isinstance(statement, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def is_text(statement: ast.stmt) -> bool:
+    """Return whether a statement is a string alone, as a docstring is."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 def class_entries(name: str, value: type, known: dict[str, Any]) -> list[str]:
