@@ -97,7 +97,7 @@ class BlockCache:
         if not len(wanted.starts):
             return []
         if source.e_tag is None or source.size is None:
-            source.check(_meta_of(source))
+            source.check(source.place.head())
         if source.e_tag is None:
             return [wanted]
         source.require(int((wanted.starts + wanted.lengths).max()))
@@ -328,11 +328,6 @@ class BlockCache:
                 work.unlink()
             return False
         return True
-
-
-def _meta_of(source: RemoteObject) -> dict[str, Any]:
-    found = source.place.head()
-    return {"e_tag": found.e_tag, "size": found.size}
 
 
 def _name_of(source: RemoteObject) -> str:

@@ -10,6 +10,7 @@ from tensordict.storage.remote.errors import naming
 from tensordict.storage.remote.manifests import SWITCH, Manifest, read_manifest
 from tensordict.storage.remote.objects import PiecedObject, RemoteObject, objects_of
 from tensordict.storage.remote.options import obstore
+from tensordict.storage.remote.place import Found
 from tensordict.storage.remote.publishing import (
     LOCK,
     OWN,
@@ -183,7 +184,7 @@ def _download_span(
     done = 0
     with naming(place, (start, stop)):
         answer = obstore(place).get(place.store, place.root, options=options)
-        source.check(answer.meta)
+        source.check(Found.of(answer.meta))
         size: int = answer.meta["size"]
         for chunk in answer.stream(min_chunk_size=_CHUNK):
             done += _written(descriptor, chunk, at + done)

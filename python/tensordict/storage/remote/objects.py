@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tensordict.storage.remote.cache import BlockCache
     from tensordict.storage.remote.manifests import Manifest
-    from tensordict.storage.remote.place import Place
+    from tensordict.storage.remote.place import Found, Place
     from tensordict.storage.remote.segments import Segments
 
 __all__ = ["PiecedObject", "RemoteObject", "objects_of"]
@@ -35,7 +35,8 @@ class RemoteObject:
         e_tag: the text that another version does not have; None as long as it is not known,
             and of stores that have none.
         cache: where blocks of it are kept that were read.
-        block_name: how that calls this version, once it has.
+        block_name: the name of this version in the cache, once it has one.
+        modified: the time of the version, if the store has no tags.
     """
 
     place: Place
@@ -43,17 +44,31 @@ class RemoteObject:
     e_tag: str | None = None
     cache: BlockCache | None = field(default=None, repr=False)
     block_name: str | None = field(default=None, repr=False)
+    modified: Any = field(default=None, repr=False)
 
-    def check(self, meta: Any) -> None:
-        """Compare with what the store says of the object that it answers with.
+    @property
+    def is_known(self) -> bool:
+        """Return whether the version is known: its tag, or the time of a store without tags."""
+        return self.e_tag is not None or self.modified is not None
+
+    def note(self, found: Found) -> None:
+        """Take the version that a store has described."""
+        self.size, self.e_tag = found.size, found.e_tag
+        self.modified = found.modified if found.e_tag is None else None
+
+    def check(self, found: Found) -> None:
+        """Compare with the description of the object in an answer of the store.
 
         Raises:
-            RuntimeError: it is another version.
+            RuntimeError: the answer is of another version.
         """
-        tag, size = meta["e_tag"], meta["size"]
+        tag, size = found.e_tag, found.size
         if self.e_tag is None:
             self.e_tag = tag
         is_same = tag is None or tag == self.e_tag
+        if tag is None:
+            self.modified = self.modified or found.modified
+            is_same = found.modified == self.modified
         if not is_same or (self.size is not None and size != self.size):
             raise RuntimeError(MSG_CHANGED.format(url=self.place))
         self.size = size

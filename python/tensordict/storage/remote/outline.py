@@ -68,7 +68,7 @@ class Outline:
         """Note that a file stands for an object."""
         made = RemoteObject(place, cache=self.cache)
         if found is not None:
-            made.size, made.e_tag = found.size, found.e_tag
+            made.note(found)
         self.objects[name] = made
         return made
 
@@ -204,7 +204,7 @@ def _fetch_folder(outline: Outline) -> None:
     sources = {}
     for name, found in listed.items():
         source = RemoteObject(place / name, cache=outline.cache)
-        source.size, source.e_tag = found.size, found.e_tag
+        source.note(found)
         sources[name] = source
     return _fetch_named(outline, {META: content}, sources)
 
@@ -237,7 +237,7 @@ def _fetch_named(
         if isinstance(source, PiecedObject):
             content = read_range(source, 0, source.size or 0)
         else:
-            content = source.place.get()
+            content = _content_of(source)
         contents[name] = content
         outline.write(name, content)
 
@@ -252,6 +252,17 @@ def _fetch_named(
         elif name not in contents and name not in whole:
             outline.others[name] = source
     in_threads(fetch, [name for name in whole if name in sources])
+
+
+def _content_of(source: RemoteObject) -> bytes:
+    """Return all bytes of an object.
+
+    Raises:
+        RuntimeError: the object has changed since the listing.
+    """
+    content, found = source.place.get_with_tag()
+    source.check(found)
+    return content
 
 
 def _listed(place: Place) -> dict[str, Found] | None:
@@ -318,6 +329,14 @@ def _walk(outline: Outline, root: bytes) -> None:
     outline.others[CHECKSUMS] = RemoteObject(place / CHECKSUMS)
     for name, content in contents.items():
         _add_leaves(outline, name.removesuffix(META), json.loads(content))
+    in_threads(_note_version, list(outline.objects.values()))
+
+
+def _note_version(source: RemoteObject) -> None:
+    """Ask for the version of an object, so that every read is of this version."""
+    # A read of the object raises the error.
+    with contextlib.suppress(OSError):
+        source.note(source.place.head())
 
 
 def _got(place: Place, name: str) -> bytes | None:

@@ -14,6 +14,7 @@ from tensordict.storage.remote.reopening import own_store
 from tensordict.storage.remote.runtime import check_process
 
 if TYPE_CHECKING:
+    import datetime
     from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["Found", "Place", "is_remote", "place_of"]
@@ -36,6 +37,13 @@ class Found(NamedTuple):
     size: int
     e_tag: str | None
     """The text that another version of the object does not have, if the store has such."""
+    modified: datetime.datetime | None = None
+    """The time of the version, for stores without tags."""
+
+    @classmethod
+    def of(cls, meta: Any, name: str = "") -> Self:
+        """Make the description of an object from the metadata in an answer."""
+        return cls(name, meta["size"], meta["e_tag"], meta["last_modified"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +123,7 @@ class Place:
         """
         with naming(self / name if name else self):
             found = obstore(self).head(self.store, self.key(name))
-        return Found(name, found["size"], found["e_tag"])
+        return Found.of(found, name)
 
     def exists(self, name: str = "") -> bool:
         """Return whether there is an object of this name."""
@@ -137,7 +145,7 @@ class Place:
                 answer = obstore(self).get(store, self.key(name))
             meta = answer.meta
             content = bytes(answer.bytes())
-        return content, Found(name, meta["size"], meta["e_tag"])
+        return content, Found.of(meta, name)
 
     def put(self, name: str, content: Any, **how: Any) -> str | None:
         """Write an object, and return its tag.
@@ -167,7 +175,7 @@ class Place:
         with naming(self / name if name else self):
             for part in obstore(self).list(self.store, below or None):
                 for found in part:
-                    yield Found(found["path"][cut:], found["size"], found["e_tag"])
+                    yield Found.of(found, found["path"][cut:])
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects; those that are not there are passed over."""

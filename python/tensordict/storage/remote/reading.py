@@ -1,11 +1,13 @@
-"""Read many ranges of many objects at once.
+"""Read many ranges of many objects at once, into memory that the caller has.
 
-Requests run in the threads of ``obstore``, some at a time, and what comes is copied to
-memory that is there already. Few ranges of an object are asked for one by one, each under
-the condition that the object is the version that the metadata is of. Of many ranges the first
-is, and the others go in calls of many ranges, which cost a third of the time. The latency of
-the store decides how many calls run at the same time: a server that is near is as busy with ten requests at a
-time as with hundreds, and each connection costs time of both.
+Up to 16 ranges of an object are single requests with ``If-Match``: the store refuses another
+version of the object. More ranges go to ``get_ranges``, whose calls take a third of the CPU
+time and have no condition. So the first and the last range of a batch are single requests:
+the last range is requested after all calls have returned. If its tag is the tag of the first
+one, the object had this tag during the calls.
+
+The latency of a store decides how many calls run at the same time. A near server is as busy
+with ten concurrent requests as with hundreds, and each connection costs CPU time on both sides.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from tensordict.storage.remote.errors import explained
 from tensordict.storage.remote.latency import latency_of, timed
 from tensordict.storage.remote.objects import MSG_SHORT, PiecedObject
 from tensordict.storage.remote.options import obstore
+from tensordict.storage.remote.place import Found
 from tensordict.storage.remote.runtime import check_process, run
 from tensordict.storage.remote.segments import Segments, spans_of
 
@@ -53,6 +56,9 @@ _FEW: Final = 4
 _NEAR_S: Final = 2e-3
 """One call at a time keeps a store busy that answers within this time."""
 
+_FEWEST: Final = 3
+"""A batch has a first request, a call and a last request. Fewer ranges are single requests."""
+
 _PROBE: Final = 16
 """One read of so many waits for its first answer, to learn the latency of an idle store."""
 
@@ -82,27 +88,44 @@ def read_all(wanted: Sequence[Segments]) -> None:
 def read_plain(wanted: Sequence[Segments]) -> None:
     """Read all segments from their stores, whether or not there is a cache."""
     check_process()
-    alone: list[Coroutine[Any, Any, None]] = []
-    many: list[tuple[RemoteObject, list[Span]]] = []
     by_object: dict[int, list[Span]] = {}
     for each in wanted:
         spans = list(spans_of(each))
         if spans:
             by_object.setdefault(id(each.object), []).extend(spans)
             each.object.require(max(span.stop for span in spans))
+    if not by_object:
+        return
+    plan = _Plan([], [], [], [])
     for spans in by_object.values():
-        source = spans[0].segments.object
+        plan.add(spans[0].segments.object, spans)
+    run(_all(plan))
+
+
+class _Plan(NamedTuple):
+    """The requests of a read, by the order in which they are made."""
+
+    first: list[Coroutine[Any, Any, None]]
+    """Requests that tell the tags of objects: calls begin when these have returned."""
+    alone: list[Coroutine[Any, Any, None]]
+    many: list[tuple[RemoteObject, list[Span]]]
+    """The spans of calls of many ranges."""
+    last: list[Coroutine[Any, Any, None]]
+    """Requests that show that no object has changed during its calls."""
+
+    def add(self, source: RemoteObject, spans: list[Span]) -> None:
+        """Deal the spans of an object to requests."""
         few = len(spans) <= _ALONE
         single = [span for span in spans if few or span.size >= _LARGE]
         others = [span for span in spans if not few and span.size < _LARGE]
-        if others and not single:
-            single.append(others.pop(0))
-        alone += [_read_one(source, span) for span in single]
-        if others:
-            many.append((source, others))
-    if alone:
-        calls = _calls_of(many)
-        run(_all(alone, [_read_some(*call) for call in calls], _num_calls(many)))
+        if len(others) < _FEWEST:
+            single += others
+        else:
+            if not (single and source.is_known):
+                self.first.append(_read_one(source, others.pop(0)))
+            self.last.append(_read_one(source, others.pop()))
+            self.many.append((source, others))
+        self.alone.extend(_read_one(source, span) for span in single)
 
 
 def _num_calls(many: list[tuple[RemoteObject, list[Span]]]) -> int:
@@ -140,7 +163,7 @@ def read_range(source: RemoteObject, start: int, stop: int) -> bytes:
         store = place.store
         with timed(store):
             answer = obstore(place).get(store, place.root, options=options)
-        source.check(answer.meta)
+        source.check(Found.of(answer.meta))
         return bytes(answer.bytes())
     except Exception as error:
         raise _named(error, source, start, stop) from error
@@ -159,15 +182,16 @@ def count_bytes(wanted: Sequence[Segments]) -> int:
     return int(sum(each.lengths.sum() for each in wanted))
 
 
-async def _all(
-    alone: list[Coroutine[Any, Any, None]],
-    calls: list[Coroutine[Any, Any, None]],
-    num_calls: int,
-) -> None:
-    """Wait for requests, and for calls of many, of which some run at a time."""
+async def _all(plan: _Plan) -> None:
+    """Make the requests of a plan, of which some run at a time."""
     loop = asyncio.get_running_loop()
     slots = _slots.setdefault(loop, asyncio.Semaphore(CONCURRENCY))
+    num_calls = _num_calls(plan.many)
+    calls = [_read_some(*call) for call in _calls_of(plan.many)]
+    # Each of them tells the latency, to which others of this read should not add.
+    few = asyncio.Semaphore(max(_FEW, num_calls) if calls else CONCURRENCY)
     turns = asyncio.Semaphore(num_calls)
+    tasks: list[asyncio.Future[None]] = []
 
     async def in_turn(each: Coroutine[Any, Any, None], turn: Any) -> None:
         try:
@@ -176,20 +200,24 @@ async def _all(
         finally:
             each.close()
 
-    # Each of them tells the latency, to which others of this read should not add.
-    few = asyncio.Semaphore(max(_FEW, num_calls) if calls else len(alone))
-    tasks = [asyncio.ensure_future(in_turn(each, few)) for each in alone[:1]]
+    def begin(some: list[Coroutine[Any, Any, None]], turn: Any) -> None:
+        tasks.extend(asyncio.ensure_future(in_turn(each, turn)) for each in some)
+
     try:
-        if calls and next(_reads) % _PROBE == 1:
-            await asyncio.wait(tasks)
-        tasks += [asyncio.ensure_future(in_turn(each, few)) for each in alone[1:]]
-        tasks += [asyncio.ensure_future(in_turn(each, turns)) for each in calls]
+        begin(plan.first, few)
+        is_probe = bool(calls) and next(_reads) % _PROBE == 1
+        if is_probe or not all(source.is_known for source, _ in plan.many):
+            await asyncio.gather(*tasks)
+        begin(plan.alone, few)
+        begin(calls, turns)
+        await asyncio.gather(*tasks)
+        begin(plan.last, few)
         await asyncio.gather(*tasks)
     except BaseException:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for each in (*alone, *calls):
+        for each in (*plan.first, *plan.alone, *calls, *plan.last):
             each.close()
         raise
 
@@ -203,7 +231,7 @@ async def _read_one(source: RemoteObject, span: Span) -> None:
     try:
         with timed(store):
             answer = await obstore(place).get_async(store, place.root, options=options)
-        source.check(answer.meta)
+        source.check(Found.of(answer.meta))
         data = await answer.bytes_async()
     except Exception as error:
         raise _named(error, source, span.start, span.stop) from error
