@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import shutil
 import signal
 import threading
 
@@ -376,6 +377,47 @@ def test_a_join_that_was_killed_goes_on(tmp_path, monkeypatch):
     assert load(path)["n", "b"].tolist() == [0, 0]
     assert DatasetWriter.join(path) == 6
     assert load(path)["n", "b"].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_part_that_does_not_fit_leaves_all_as_it_was(tmp_path):
+    path = tmp_path / "x"
+    for part in range(2):
+        with DatasetWriter(path, part=part) as writer:
+            writer.extend(rows(part, part))
+    with DatasetWriter(path, part=2) as writer:
+        writer.append({"other": torch.zeros(2)})
+    with pytest.raises(ValueError, match="with the keys"):
+        DatasetWriter.join(path)
+    assert not (path / "meta.json").exists()
+    with DatasetWriter(path) as writer:
+        writer.append(row(9))
+    shutil.rmtree(f"{path}.parts/2")
+    assert DatasetWriter.join(path) == 5
+    assert load(path)["n", "b"].tolist() == [9, 0, 0, 1, 1]
+    assert not (tmp_path / "x.parts").exists()
+
+
+@pytest.mark.parametrize("part", [None, 1])
+def test_rows_after_a_killed_join_are_an_error(tmp_path, monkeypatch, part):
+    path = tmp_path / "x"
+    for number in range(2):
+        with DatasetWriter(path, part=number) as writer:
+            writer.extend(rows(number, number))
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DatasetWriter, "flush", killed)
+    with pytest.raises(KeyboardInterrupt):
+        DatasetWriter.join(path)
+    monkeypatch.undo()
+    with DatasetWriter(path, part=part) as writer:
+        writer.append(row(7))
+    with pytest.raises(
+        RuntimeError, match="A join was killed, and rows were added since"
+    ):
+        DatasetWriter.join(path)
+    assert len(load(f"{path}.parts/1")) == (3 if part else 2)
 
 
 def test_a_part_that_is_being_written_is_not_joined(tmp_path):

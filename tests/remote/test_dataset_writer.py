@@ -332,11 +332,67 @@ def test_a_part_that_does_not_fit_leaves_all_as_it_was(remote):
     write_parts(remote, {0: [0]})
     with DatasetWriter(remote, part=1) as writer:
         writer.append({"other": torch.zeros(2)})
+    before = contents(remote.rpartition("/")[0])
     with pytest.raises(ValueError, match="with the keys"):
         DatasetWriter.join(remote)
-    assert load(remote)["n", "b"].tolist() == [0]
-    assert len(DatasetReader(f"{remote}.parts/1")) == 1
-    assert not find_leftovers(place_of(remote), older_than=0.0)
+    assert contents(remote.rpartition("/")[0]) == before
+    with pytest.raises(FileNotFoundError):
+        load(remote)
+    write_parts(remote, {0: [1]})
+    with DatasetWriter(remote) as writer:
+        writer.append(row(5))
+    place_of(f"{remote}.parts/1").delete(["meta.json"])
+    assert DatasetWriter.join(remote) == 3
+    assert load(remote)["n", "b"].tolist() == [5, 0, 1]
+
+
+def contents(url):
+    place = place_of(url)
+    return {found.name: place.get(found.name) for found in place.list()}
+
+
+@pytest.mark.parametrize("is_published", [False, True])
+def test_rows_after_a_killed_join_are_neither_lost_nor_doubled(
+    remote, monkeypatch, is_published
+):
+    write_parts(remote, {0: [0, 1], 1: [2]})
+
+    def killed(*arguments, **how):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Place, "delete", killed)
+    if not is_published:
+        from tensordict.storage.remote import growing
+
+        monkeypatch.setattr(growing, "put_switch", killed)
+    with pytest.raises(KeyboardInterrupt):
+        DatasetWriter.join(remote)
+    monkeypatch.undo()
+    gc.collect()
+    with DatasetWriter(remote) as writer:
+        writer.extend(rows(7, 8, 9))
+    assert DatasetWriter.join(remote) == 6
+    found = load(remote)["n", "b"].tolist()
+    assert found == ([0, 1, 2, 7, 8, 9] if is_published else [7, 8, 9, 0, 1, 2])
+    assert objects(f"{remote}.parts") == []
+
+
+def test_a_part_that_grew_after_a_killed_join_is_an_error(remote, monkeypatch):
+    write_parts(remote, {0: [0, 1]})
+
+    def killed(self, *arguments, **how):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Place, "delete", killed)
+    with pytest.raises(KeyboardInterrupt):
+        DatasetWriter.join(remote)
+    monkeypatch.undo()
+    gc.collect()
+    write_parts(remote, {0: [2]})
+    with pytest.raises(RuntimeError, match="has 3 rows, and a join that was killed"):
+        DatasetWriter.join(remote)
+    assert load(remote)["n", "b"].tolist() == [0, 1]
+    assert len(DatasetReader(f"{remote}.parts/0")) == 3
 
 
 def test_a_part_that_is_being_written_is_not_joined(remote):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tensordict
-from object_stores import _Ranges, Threaded
+from object_stores import Threaded, _Ranges
 from tensordict import TensorDict
 from tensordict.data import BatchLoader
 from tensordict.storage.remote import place_of

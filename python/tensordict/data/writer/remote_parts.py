@@ -1,14 +1,17 @@
 """Datasets in object stores: open them to write or read, and join their parts.
 
 A part is a dataset in ``<url>.parts/<name>``; its objects are next to the objects of
-the joined dataset. A join adds references to them to the dataset's manifest, and then
-deletes the part. As on a disk, a join first writes ``<url>.parts/manifest.json`` with
-the row at which each part begins, so that a killed join can be continued.
+the joined dataset. A join adds references to all of them to the dataset's manifest, and then
+deletes the parts. Before the join publishes that manifest, it writes the plan,
+``<url>.parts/manifest.json``. The plan and the manifest have the same token: if a join was
+killed, the token shows whether the dataset has the rows of the parts.
 """
 
 from __future__ import annotations
 
 import json
+import uuid
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from tensordict import TensorDict
@@ -32,6 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteDataset", "is_at_url", "join", "opened"]
 
+_VERSION: Final = 2
+"""The version of the plan of a join."""
+
+MSG_GROWN: Final = (
+    "The part {} has {} rows, and a join that was killed added {} rows of it to {}: the dataset "
+    "has these rows already. Write the further rows of the part to a part of another name, "
+    "delete this part, and call `DatasetWriter.join` again."
+)
 MSG_NO_NAME: Final = (
     "The parts of a dataset are next to it, but {} is the root of a store: give the dataset a "
     "path in the store."
@@ -102,57 +113,96 @@ class RemoteDataset:
 def join(
     writer_class: Any, path: Any, storage_options: Mapping[str, Any] | None
 ) -> int:
-    """Add the rows of all parts to the dataset, and delete the parts."""
+    """Add the rows of all parts to the dataset in one publication, and delete the parts.
+
+    Raises:
+        RuntimeError: a writer has the dataset or a part open, or a part has got rows since
+            a join that was killed.
+        ValueError: the rows of a part do not fit the rows of the dataset. The dataset and
+            all parts stay as they were.
+    """
     place = place_of(path, storage_options)
     folder = _folder(place)
-    with writer_class(place) as writer:
-        for name, start in _planned(folder, len(writer)):
-            part = folder / name
-            # Opening the part raises an error if a writer has it open.
-            tree = RemoteTree(part, place)
-            try:
-                if tree.root is not None:
-                    _add(writer, tree, start)
-                    part.delete([SWITCH])
-                    place.delete(sorted(tree.objects() - writer._open_tree().objects()))
-            finally:
-                tree.close()
+    with ExitStack() as opened_parts:
+        writer = writer_class(place)
+        opened_parts.callback(writer.abandon)
+        tree = writer._open_tree()
+        planned = _planned(folder)
+        if planned is not None and planned["token"] == tree.joined:
+            parts = _open_joined(opened_parts, folder, place, planned["parts"])
+        else:
+            parts = _add_all(writer, opened_parts, folder, place)
         count = len(writer)
-    folder.delete([MANIFEST])
+        writer.flush()
+        used = tree.objects()
+        for part in parts:
+            part.place.delete([SWITCH])
+            place.delete(sorted(part.objects() - used))
+        folder.delete([MANIFEST])
     return count
 
 
-def _add(writer: Any, part: RemoteTree, start: int) -> None:
-    """Add the rows of a part, as far as the dataset does not contain them."""
-    done = len(writer) - start
+def _planned(folder: Place) -> Any:
+    """Return the plan of a join that was killed; None if there is none."""
+    try:
+        planned = json.loads(folder.get(MANIFEST))
+    except FileNotFoundError:
+        return None
+    return planned if planned.get("version") == _VERSION else None
+
+
+def _open_joined(
+    opened_parts: ExitStack,
+    folder: Place,
+    home: Place,
+    planned: list[tuple[str, int]],
+) -> list[RemoteTree]:
+    """Open the parts whose rows the dataset has, and that are not deleted yet."""
+    parts = []
+    for name, num_rows in planned:
+        if (folder / name).exists(SWITCH):
+            part = RemoteTree(folder / name, home)
+            opened_parts.callback(part.close)
+            parts.append(part)
+            part.close_files()
+            if part.num_rows != num_rows:
+                found = part.num_rows
+                message = MSG_GROWN.format(part.place, found, num_rows, home)
+                raise RuntimeError(message)
+    return parts
+
+
+def _add_all(
+    writer: Any, opened_parts: ExitStack, folder: Place, home: Place
+) -> list[RemoteTree]:
+    """Add the rows of all parts to the dataset, without publishing the rows."""
+    parts = []
+    names = {found.name.partition("/")[0] for found in folder.list()} - {MANIFEST}
+    for name in sorted(names, key=by_number):
+        # Opening the part raises an error if a writer has it open.
+        part = RemoteTree(folder / name, home)
+        opened_parts.callback(part.close)
+        if part.root is not None:
+            parts.append(part)
+            _add(writer, part)
+        part.close_files()
+    if parts:
+        tree = writer._open_tree()
+        tree.joined = uuid.uuid4().hex
+        planned = [(part.place.name, part.num_rows) for part in parts]
+        plan = {"version": _VERSION, "token": tree.joined, "parts": planned}
+        folder.put(MANIFEST, json.dumps(plan).encode())
+    return parts
+
+
+def _add(writer: Any, part: RemoteTree) -> None:
+    """Add the rows of a part."""
     tree = writer._open_tree()
-    if done >= part.num_rows > 0:
-        return
-    if done > 0 or not tree.take_over(part):
+    if not tree.take_over(part):
         rows = TensorDict.load_memmap(part.place)  # type: ignore[arg-type]
-        for at in range(max(0, done), part.num_rows, ROWS_AT_ONCE):
+        for at in range(0, part.num_rows, ROWS_AT_ONCE):
             writer.extend(rows[at : at + ROWS_AT_ONCE])
         if not part.num_rows:
             writer._expect(rows[:0])
     with outlined(part.place) as outline:
         tree.name_classes(read_class_names(outline.path))
-    writer.flush()
-
-
-def _planned(folder: Place, num_rows: int) -> list[tuple[str, int]]:
-    """Return the remaining parts, each with the row at which it begins."""
-    try:
-        planned = json.loads(folder.get(MANIFEST))["parts"]
-    except FileNotFoundError:
-        names = {found.name.partition("/")[0] for found in folder.list()}
-        if not names:
-            return []
-        planned = []
-        for name in sorted(names, key=by_number):
-            planned.append([name, num_rows])
-            if (folder / name).exists(SWITCH):
-                rows = TensorDict.load_memmap(folder / name)  # type: ignore[arg-type]
-                num_rows += rows.batch_size[0]
-        text = json.dumps({"version": 1, "parts": planned})
-        folder.put(MANIFEST, text.encode())
-    return [(name, start) for name, start in planned]

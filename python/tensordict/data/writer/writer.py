@@ -240,9 +240,11 @@ class DatasetWriter(sources.Sources):
         """Join the parts that several processes wrote to one dataset.
 
         The rows of the parts are added to the dataset in the order of the parts' names.
-        If a join is killed, call it again to continue. In an object store, the dataset
-        refers to the objects of the parts, and rows are not read, if keys, dtypes and
-        numbers of dimensions are equal.
+        All parts are checked first: if the rows of a part do not fit, the dataset and all
+        parts stay as they were. If a join is killed, call it again to continue. In an
+        object store, readers see the rows of all parts at once. The dataset refers to the
+        objects of the parts, and rows are not read, if keys, dtypes and numbers of
+        dimensions are equal.
 
         Args:
             path: the directory or URL that was passed to the writers of the parts.
@@ -253,7 +255,9 @@ class DatasetWriter(sources.Sources):
             The number of rows of the dataset.
 
         Raises:
-            RuntimeError: a writer has the dataset or a part open.
+            RuntimeError: a writer has the dataset or a part open, or rows were added since
+                a join that was killed.
+            ValueError: the rows of a part do not fit the rows of the dataset.
         """
         if remote_parts.is_at_url(path):
             return remote_parts.join(DatasetWriter, path, storage_options)

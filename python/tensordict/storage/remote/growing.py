@@ -120,6 +120,8 @@ class RemoteTree(GrowingTree):
     def __init__(self, place: Place, home: Place | None = None) -> None:
         self.place = place
         self.home: Place = home or place
+        self.joined: str | None = None
+        """The token of the last join of parts to the dataset."""
         self._prefix = new_prefix()
         self._num_objects = 0
         self._recorded: float | None = None
@@ -175,6 +177,7 @@ class RemoteTree(GrowingTree):
             self._replaced.add(RECORD)
         else:
             self._pieces.update(saved.manifest.pieces)
+            self.joined = saved.manifest.joined
 
     def _note_files(self) -> None:
         """Note the bytes of each file that are in the store, and no more than rows need."""
@@ -404,7 +407,8 @@ class RemoteTree(GrowingTree):
                 name = path.relative_to(self.path).as_posix()
                 texts[name] = path.read_text(encoding="utf-8")
         pieces = {name: runs for name, runs in self._pieces.items() if runs}
-        return Manifest(self._others, texts.pop(METADATA), pieces, texts)
+        text = texts.pop(METADATA)
+        return Manifest(self._others, text, pieces, texts, self.joined)
 
     def _put_manifest(self, content: bytes) -> None:
         before = self._before
@@ -418,6 +422,7 @@ class RemoteTree(GrowingTree):
             tag = put_switch(self.place, SWITCH, content, before)
         except FileExistsError as error:
             self._is_superseded = True
+            self._attempted = None
             self._drop()
             raise FileExistsError(17, MSG_SUPERSEDED.format(self.place)) from error
         self._before = content, tag
@@ -429,6 +434,10 @@ class RemoteTree(GrowingTree):
             self._upload.wait()
             self._unpublished.append(self._upload.key)
             self._upload = None
+        if self._attempted is not None:
+            # The answer of the last put was lost: the manifest may lead to the objects.
+            self._unpublished.clear()
+            return
         record = f"{self._prefix}{RECORD}"
         gone = [*self._unpublished, record]
         if any(key.startswith(self._prefix) for key in self.objects().difference(gone)):
@@ -443,15 +452,16 @@ class RemoteTree(GrowingTree):
         try:
             self._drop()
         finally:
-            self._let_go()
+            self.close_files()
             self._place_lock.release()
 
     def forget(self) -> None:
         """Do the same without a request: `tensordict clean` finds what is left."""
-        self._let_go()
+        self.close_files()
         self._place_lock.forget()
 
-    def _let_go(self) -> None:
+    def close_files(self) -> None:
+        """Close and remove the files of rows. The lock is kept, and the list of objects."""
         try:
             super().close()
         finally:

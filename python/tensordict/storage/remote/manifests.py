@@ -43,6 +43,7 @@ class Manifest:
         text: the content of the file that the switch stands for.
         pieces: for each other file, by its name: the runs of bytes that make the file.
         texts: the contents of further files, by their names, which are no objects.
+        joined: the token of the last join of parts to the dataset, if there was a join.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class Manifest:
         text: str,
         pieces: Mapping[str, list[Piece]] | None = None,
         texts: Mapping[str, str] | None = None,
+        joined: str | None = None,
     ) -> None:
         self.objects: dict[str, tuple[str, int]] = dict(objects)
         self.text = text
         self.pieces: dict[str, list[Piece]] = dict(pieces or {})
         self.texts: dict[str, str] = dict(texts or {})
+        self.joined = joined
 
     def keys(self) -> set[str]:
         """Return the paths of all objects that it leads to."""
@@ -89,6 +92,8 @@ class Manifest:
             }
             content[MANIFEST] = 2
             content |= {"keys": list(places), "pieces": pieces, "texts": self.texts}
+        if self.joined is not None:
+            content["joined"] = self.joined
         return json.dumps(content, separators=(",", ":")).encode()
 
 
@@ -109,4 +114,5 @@ def read_manifest(content: bytes) -> Manifest | None:
         name: [Piece(keys[at], start, size) for at, start, size in runs]
         for name, runs in found.get("pieces", {}).items()
     }
-    return Manifest(objects, found["text"], pieces, found.get("texts"))
+    texts, joined = found.get("texts"), found.get("joined")
+    return Manifest(objects, found["text"], pieces, texts, joined)

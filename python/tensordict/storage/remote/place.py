@@ -14,7 +14,7 @@ from tensordict.storage.remote.reopening import own_store
 from tensordict.storage.remote.runtime import check_process
 
 if TYPE_CHECKING:
-    import datetime
+    import datetime as dt
     from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["Found", "Place", "is_remote", "place_of"]
@@ -37,7 +37,7 @@ class Found(NamedTuple):
     size: int
     e_tag: str | None
     """The text that another version of the object does not have, if the store has such."""
-    modified: datetime.datetime | None = None
+    modified: dt.datetime | None = None
     """The time of the version, for stores without tags."""
 
     @classmethod
