@@ -9,6 +9,7 @@ from tensordict.checkpoint.mirror import Mirror, staging_folder
 from tensordict.checkpoint.reading import StepFiles
 from tensordict.checkpoint.uploading import SharedUpload
 from tensordict.storage.locations import local
+from tensordict.storage.remote.copied import followed_steps
 from tensordict.storage.remote.place import is_remote, place_of
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Mirroring:
             ValueError: the arguments cannot be combined.
         """
         self._mirror = None
+        if not is_remote(directory):
+            directory = followed_steps(local(directory)) or directory
         if not is_remote(directory):
             if staging is not None:
                 raise ValueError(MSG_STAGING.format(directory))

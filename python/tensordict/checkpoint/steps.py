@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensordict import _rust
 from tensordict.storage.encoding import Decoder
+from tensordict.storage.remote.copied import MSG_COPY, is_copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,6 +129,8 @@ def _text_of(content: bytes, path: object) -> tuple[bytes, bytes]:
     if not (
         content.startswith(_HEAD) and middle == _MIDDLE and content.endswith(_TAIL)
     ):
+        if isinstance(path, Path) and is_copied(path.parent):
+            raise RuntimeError(MSG_COPY.format(path=path.parent))
         raise RuntimeError(
             MSG_DAMAGED.format(path, "it is not the description of a step")
         )

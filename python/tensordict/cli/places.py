@@ -62,20 +62,24 @@ def place_or_path(path: str, arguments: argparse.Namespace) -> Any:
     """Return the place of a URL, or the path of anything else."""
     from tensordict.storage.locations import local
     from tensordict.storage.remote import is_remote, place_of
+    from tensordict.storage.remote.copied import followed_steps
 
     if is_remote(path):
         return place_of(path, options_of(arguments) or None)
-    return Path(local(path))
+    here = Path(local(path))
+    return followed_steps(here) or here
 
 
 def run_here(arguments: argparse.Namespace) -> int:
     """Run a command; if arguments are URLs, run it on downloaded copies."""
     from tensordict.storage.remote import is_remote
+    from tensordict.storage.remote.copied import followed_steps
 
     given = {
         name: value
         for name in (*SOURCES, "target")
-        if (value := getattr(arguments, name, None)) is not None and is_remote(value)
+        if (value := getattr(arguments, name, None)) is not None
+        and (is_remote(value) or (name != "target" and followed_steps(value)))
     }
     if not given or arguments.command == "cp":
         return arguments.run(arguments)

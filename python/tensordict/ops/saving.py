@@ -9,6 +9,7 @@ from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import layouts as _layouts
 from tensordict.storage import state as _state
 from tensordict.storage.layouts.directory import plan_dense, saved_dense
+from tensordict.storage.remote.copied import is_copied
 from tensordict.storage.remote.place import is_remote
 from tensordict.storage.take_loaded import load_into, take_loaded_dense
 
@@ -447,7 +448,7 @@ class SavingOps(CollectionProtocol):
         loaded = type(self).load_memmap(
             prefix, robust_key=robust_key, allow_pickle=allow_pickle, mode=mode
         )
-        if is_remote(prefix):
+        if is_remote(prefix) or is_copied(prefix):
             loaded = loaded.to_tensordict()
         # The new entries are mapped over the files, as those of the published package
         # are; `out=` of :meth:`load_memmap` reads into existing memory instead.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tensordict import TensorDict
 from tensordict.data.writer.remote_parts import RemoteDataset, is_at_url
 from tensordict.storage.growing.class_names import read_class_names
 from tensordict.storage.growing.lock import LOCK_FILE
 from tensordict.storage.locations import local
+from tensordict.storage.remote.copied import followed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,6 +95,8 @@ class DatasetReader:
     ) -> None:
         self.path: Path | str
         self._files: _Folder | RemoteDataset
+        if not is_at_url(path):
+            path = cast("Any", followed(local(path)) or path)
         if is_at_url(path):
             self._files = RemoteDataset(path, storage_options)
             self.path = self._files.place.url

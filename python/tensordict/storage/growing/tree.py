@@ -18,6 +18,7 @@ from tensordict.storage.growing.lock import LOCK_FILE, WriterLock
 from tensordict.storage.growing.publish import publish, sweep
 from tensordict.storage.growing.rows import Level, Values, refuse_dtypes
 from tensordict.storage.growing.text import CLASS_TEXT
+from tensordict.storage.remote.copied import MSG_COPY, is_copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -174,6 +175,8 @@ class GrowingTree:
     # Opening ----------------------------------------------------------------------------
 
     def _open(self) -> None:
+        if is_copied(self.path):
+            raise ValueError(MSG_COPY.format(path=self.path))
         self.root = self._read("", ())
         size = self.root.fields.get("shape")
         if size:

@@ -22,6 +22,7 @@ from tensordict.storage.layouts.directory import DirectoryLayout
 from tensordict.storage.layouts.interface import Entry, Layout, short
 from tensordict.storage.layouts.safetensors import SafetensorsLayout
 from tensordict.storage.locations import local, new_directory
+from tensordict.storage.remote.copied import MSG_COPY, is_copied
 from tensordict.storage.remote.place import is_remote
 from tensordict.storage.take_loaded import load_into
 
@@ -84,10 +85,16 @@ def register(layout: Layout) -> None:
 
 
 def find(path: str | Path) -> Layout | None:
-    """Return the layout of the save at ``path``, ``None`` if there is no save."""
+    """Return the layout of the save at ``path``, ``None`` if there is no save.
+
+    Raises:
+        ValueError: the save has a manifest, as in an object store.
+    """
     path = local(path)
     for layout in LAYOUTS:
         if layout.matches(path):
+            if layout is DIRECTORY and is_copied(path):
+                raise ValueError(MSG_COPY.format(path=path))
             return layout
     return None
 
@@ -306,7 +313,28 @@ def load(
             RemoteOptions(**remote),
             lambda path: _load(path, options, out),
         )
-    return _load(prefix, options, out)
+    try:
+        return _load(prefix, options, out)
+    except (OSError, RuntimeError, ValueError, KeyError):
+        from tensordict.storage.remote.copied import followed
+
+        place = followed(prefix)
+        if place is None:
+            raise
+    return load(
+        requested,
+        place,
+        device,
+        non_blocking,
+        out=out,
+        robust_key=robust_key,
+        subpath=subpath,
+        mode=mode,
+        num_threads=num_threads,
+        allow_pickle=allow_pickle,
+        verify=verify,
+        **remote,
+    )
 
 
 def _load(prefix: Any, options: LoadOptions, out: Any) -> Any:

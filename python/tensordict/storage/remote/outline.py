@@ -144,7 +144,9 @@ def _fetch(outline: Outline) -> None:
     try:
         _fetch_folder(outline)
     except FileNotFoundError as error:
-        if not place.root:
+        is_there = (outline.folder / META).exists()
+        if is_there or not place.root:
+            # An object of the save is missing.
             raise
         try:
             _fetch_one(outline)
