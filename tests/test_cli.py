@@ -155,7 +155,7 @@ def test_doctor_finds_an_owner_without_a_record(installed):
 
 
 def test_doctor_accepts_an_empty_distribution_of_that_name(installed):
-    # README.md, "Living beside the published package".
+    # README.md, "If a library depends on the published package".
     install(installed, "tensordict", "0.15.3", "tensordict-0.15.3.dist-info/METADATA")
     assert doctor.conflicts() == []
 

@@ -59,8 +59,8 @@ mixture of the two. Remove both, then install this one alone:
     pip uninstall -y {others} tensordict-rs
     pip install tensordict-rs    # or `pip install .` in the folder of its source
 
-README.md, "Living beside the published package", says how to keep packages that depend
-on 'tensordict' from installing it again."""
+README.md, "If a library depends on the published package", says how to keep libraries
+from installing the published 'tensordict' again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
