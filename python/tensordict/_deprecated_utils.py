@@ -91,7 +91,9 @@ def _is_seq_of_nested_key(seq: object) -> bool:
     return isinstance(seq, Sequence) and all(map(_is_nested_key, seq))
 
 
-def _unravel_keys(*keys: object) -> Any:
+def _unravel_keys(
+    *keys: object,
+) -> str | tuple[str, ...] | tuple[str | tuple[str, ...], ...]:
     """Return the flat form of a key, or of each of several keys."""
     from tensordict._rust import unravel_key
 

@@ -177,7 +177,7 @@ def _numbers(*size: int) -> torch.Tensor:
     return torch.arange(count, dtype=torch.float32).reshape(size)
 
 
-def _plain(td: TensorCollection) -> Any:
+def _plain(td: TensorCollection) -> dict[str, Any]:
     """Return nested dictionaries of copies of the entries."""
     return td.to_tensordict().to_dict(retain_none=False)
 

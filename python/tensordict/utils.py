@@ -185,7 +185,9 @@ def expand_right(tensor: Any, shape: Sequence[int]) -> Any:
     return tensor.expand(torch.Size(shape))
 
 
-def _shape(tensor: torch.Tensor, nested_shape: bool = False) -> Any:
+def _shape(
+    tensor: torch.Tensor, nested_shape: bool = False
+) -> torch.Size | torch.Tensor:
     """Return the shape of a tensor; the ragged dims of a nested tensor are -1."""
     if special.rows(tensor) is None:
         return tensor.shape
@@ -286,7 +288,7 @@ def remove_duplicates(
     dim: int = 0,
     *,
     return_indices: bool = False,
-) -> Any:
+) -> tuple[TensorCollection, Any] | TensorCollection:
     """Keep the first of all slices with equal values of an entry, sorted by the entry.
 
     Args:

@@ -161,7 +161,7 @@ class _TensorReader(pickle.Unpickler):
                 return _STORAGES[name]
         raise pickle.UnpicklingError(MSG_REFUSED.format(module, name))
 
-    def persistent_load(self, pid: Any) -> Any:
+    def persistent_load(self, pid: Any) -> tuple[str, Any]:
         """Return the name and dtype of a storage."""
         _, dtype, key, *_ = pid
         return str(key), dtype

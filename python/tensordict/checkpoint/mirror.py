@@ -260,7 +260,7 @@ def _is_there(step: Step) -> bool:
         return False
 
 
-def _identity(path: Path) -> Any:
+def _identity(path: Path) -> tuple[int, int, int, int]:
     """Return an identity of a file that its hard links share."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

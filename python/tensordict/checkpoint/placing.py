@@ -11,6 +11,8 @@ from tensordict.storage.sharded import Layout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch.distributed.tensor import DTensor
+
     from tensordict.storage.sharded import Sharded
 
 __all__ = ["placed_like"]
@@ -18,7 +20,7 @@ __all__ = ["placed_like"]
 
 def placed_like(
     parameter: Sharded, shape: Sequence[int], placements: Sequence[str]
-) -> Any:
+) -> DTensor:
     """Return a ``DTensor`` on ``meta`` over the mesh of a parameter.
 
     Args:

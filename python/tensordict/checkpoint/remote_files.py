@@ -237,7 +237,7 @@ class RemoteStepFiles(StepFiles):
             for name, file_ranges in missing.items():
                 self._files[name].note(file_ranges)
 
-    def mapped_tensor(self, stored: Any) -> Any:
+    def mapped_tensor(self, stored: Any) -> torch.Tensor:
         """Return a tensor that is memory-mapped from its downloaded file."""
         self.bring_tensors([stored])
         shown = self.directory

@@ -20,6 +20,8 @@ from tensordict.storage.sharded import is_sharded
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from torch.distributed.tensor import DTensor
+
     from tensordict.checkpoint.distributed import Ranks
     from tensordict.checkpoint.ranges import Stored
     from tensordict.checkpoint.reading import StepFiles
@@ -213,7 +215,7 @@ class Restoring:
         device: torch.device | None,
         reads: Reads,
         dtype: torch.dtype | None = None,
-    ) -> Any:
+    ) -> DTensor | torch.Tensor:
         dtype = dtype or stored.dtype
         if is_sharded(like) and tuple(like.shape) == stored.shape:
             tensor = empty_sharded(like, dtype)

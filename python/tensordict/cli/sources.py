@@ -13,10 +13,12 @@ from tensordict.storage.inspect import Entry, Survey
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tensordict.containers.dense import TensorDict
+
 __all__ = ["is_of_others", "read", "survey"]
 
 
-def _dataset(path: str) -> Any:
+def _dataset(path: str) -> TensorDict:
     from tensordict import from_hf
 
     return from_hf(importlib.import_module("datasets").load_from_disk(path))

@@ -37,7 +37,9 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """The types of leaves without ``__torch_function__``."""
 
 
-def on_plain_rule(tx: Any, entries: Any, op: Any, args: Any, tail: Any, k: Any) -> Any:
+def on_plain_rule(
+    tx: Any, entries: Any, op: Any, args: Any, tail: Any, k: Any
+) -> TupleVariable | None:
     """Return the result of :func:`on_plain`; None to trace the function."""
     entries, op, args = entries.realize(), op.realize(), args.realize()
     if type(entries) is not ConstDictVariable or not isinstance(args, TupleVariable):
@@ -102,7 +104,9 @@ def is_plain(tx: Any, value: Any) -> bool:
     return True
 
 
-def special_keys_rule(tx: Any, entries: Any, is_used: Any = None) -> Any:
+def special_keys_rule(
+    tx: Any, entries: Any, is_used: Any = None
+) -> ListVariable | None:
     """Return the result of :func:`special_keys`; None to trace the function."""
     entries = entries.realize()
     is_lazy = is_used is None or not is_used.as_python_constant()
@@ -116,7 +120,7 @@ def special_keys_rule(tx: Any, entries: Any, is_used: Any = None) -> Any:
     return ListVariable(keys, mutation_type=ValueMutationNew())
 
 
-def picked_rule(tx: Any, entries_in: Any, keys: Any) -> Any:
+def picked_rule(tx: Any, entries_in: Any, keys: Any) -> ConstDictVariable | None:
     """Return the result of :func:`picked`; None to trace the function."""
     entries_in, keys = entries_in.realize(), keys.realize()
     if (
@@ -147,7 +151,7 @@ def picked_rule(tx: Any, entries_in: Any, keys: Any) -> Any:
     return ConstDictVariable(entries, mutation_type=ValueMutationNew())
 
 
-def all_begin_with_rule(_tx: Any, entries: Any, size: Any) -> Any:
+def all_begin_with_rule(_tx: Any, entries: Any, size: Any) -> ConstantVariable | None:
     """Return the result of :func:`all_begin_with`; None to trace the function."""
     entries, size = entries.realize(), size.realize()
     if type(entries) is not ConstDictVariable or entries.source is not None:

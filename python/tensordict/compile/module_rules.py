@@ -109,7 +109,7 @@ def skips_none(tx: Any, skip: Any) -> bool:
     return has_options(tx, skip, {"value": False}) and is_empty(tx, skip, "by_thread")
 
 
-def argument(args: Any, kwargs: Any) -> Any:
+def argument(args: Any, kwargs: Any) -> UserDefinedObjectVariable | None:
     """Return the tensordict that is the only argument, otherwise None."""
     args, kwargs = args.realize(), kwargs.realize()
     if type(args) is not TupleVariable or len(args.items) != 1:
@@ -121,7 +121,7 @@ def argument(args: Any, kwargs: Any) -> Any:
     return td if is_object and isinstance(td.value, CollectionProtocol) else None
 
 
-def entries_of(tx: Any, td: Any) -> Any:
+def entries_of(tx: Any, td: Any) -> ConstDictVariable | None:
     """Return the entries of a plain ``TensorDict``, otherwise None."""
     if type(getattr(td, "value", None)) is not TensorDict:
         return None
@@ -175,7 +175,9 @@ def values_of(
     return None if None in values else values
 
 
-def plain_inputs_rule(tx: Any, module: Any, args: Any, kwargs: Any, skip: Any) -> Any:
+def plain_inputs_rule(
+    tx: Any, module: Any, args: Any, kwargs: Any, skip: Any
+) -> ConstantVariable | TupleVariable:
     """Return the result of :func:`plain_inputs`."""
     from tensordict.nn.common import TensorDictModule
 
@@ -195,7 +197,7 @@ def plain_inputs_rule(tx: Any, module: Any, args: Any, kwargs: Any, skip: Any) -
 
 def plain_parameters_rule(
     tx: Any, module: Any, args: Any, kwargs: Any, skip: Any
-) -> Any:
+) -> ConstantVariable | ConstDictVariable:
     """Return the result of :func:`plain_parameters`."""
     from tensordict.nn.probabilistic_module import ProbabilisticTensorDictModule
 
@@ -235,7 +237,7 @@ def can_be_entry(tx: Any, td: Any, value: Any) -> bool:
     )
 
 
-def plain_outputs_rule(tx: Any, module: Any, td: Any, outputs: Any) -> Any:
+def plain_outputs_rule(tx: Any, module: Any, td: Any, outputs: Any) -> ConstantVariable:
     """Return the result of :func:`plain_outputs`."""
     module, td, outputs = module.realize(), td.realize(), outputs.realize()
     values = outputs.items if type(outputs) is TupleVariable else [outputs]
@@ -263,7 +265,9 @@ def plain_outputs_rule(tx: Any, module: Any, td: Any, outputs: Any) -> Any:
     return ConstantVariable.create(True)
 
 
-def plain_sequence_rule(tx: Any, module: Any, args: Any, kwargs: Any, skip: Any) -> Any:
+def plain_sequence_rule(
+    tx: Any, module: Any, args: Any, kwargs: Any, skip: Any
+) -> ConstantVariable:
     """Return the result of :func:`is_plain_sequence`."""
     module = module.realize()
     if (

@@ -23,7 +23,7 @@ MSG_UNKNOWN = (
 )
 
 
-def _wrap_alias(data: torch.Tensor, size: torch.Size) -> Any:
+def _wrap_alias(data: torch.Tensor, size: torch.Size) -> UnbatchedTensor:
     with _BARE():
         alias = data.view_as(data).as_subclass(UnbatchedTensor)
     alias._batch_size = size
@@ -39,7 +39,9 @@ def _has_no_modes() -> bool:
     return False
 
 
-def _known_plan_of(values: Any, index: Any) -> Any:
+def _known_plan_of(
+    values: Any, index: Any
+) -> tuple[Any, torch.Size, tuple[int, ...]] | None:
     try:
         return known_plan(values._batch_size, index, True)
     except TypeError:

@@ -26,6 +26,7 @@ from tensordict.primitives.operations import ONLY_VIEWS, REFUSED_BY_VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import NoReturn
 
 __all__ = [
     "KeptElsewhere",
@@ -107,7 +108,7 @@ class Refused(_ReplacedMethod):
     ) -> Callable[..., Any]:
         refusal = self.refusal
 
-        def method(self: Any, *_: object, **__: object) -> Any:
+        def method(self: Any, *_: object, **__: object) -> NoReturn:
             raise refusal.of(self, name)
 
         return method
@@ -150,7 +151,7 @@ class OnACopy(_ReplacedMethod):
         return "Copy the entries to memory, and call the method of the copy."
 
 
-def refused(message: str, error: type[Exception] = RuntimeError) -> Any:
+def refused(message: str, error: type[Exception] = RuntimeError) -> Refused:
     """Return a class attribute that becomes a method which raises an error.
 
     Args:
@@ -161,7 +162,7 @@ def refused(message: str, error: type[Exception] = RuntimeError) -> Any:
     return Refused(Refusal(message, error))
 
 
-def on_a_copy(*, inplace: Refusal | None = None) -> Any:
+def on_a_copy(*, inplace: Refusal | None = None) -> OnACopy:
     """Return a class attribute that becomes a method which runs on an ordinary copy.
 
     Args:
@@ -183,7 +184,7 @@ class KeptElsewhere(PlainEntries, TensorDictBase):  # type: ignore[misc]
             message = MSG_ONLY_VIEW if op in ONLY_VIEWS else MSG_SHAPE
             raise Refusal(message).of(self, str(op))
 
-    def _replace_content(self, result: object) -> Any:
+    def _replace_content(self, result: object) -> NoReturn:
         raise Refusal(MSG_INPLACE, NotImplementedError).of(self, "an operation")
 
     def squeeze(self, *args: Any, **kwargs: Any) -> Self:

@@ -305,7 +305,7 @@ class _CustomOpTensorDict(SourceView, TensorDictBase):  # type: ignore[misc]
             raise RuntimeError(MSG_SHAPE.format("squeeze"))
         return super().squeeze(*args, **kwargs)
 
-    def permute(self, *args: object, **kwargs: object) -> Any:
+    def permute(self, *args: object, **kwargs: object) -> Self:
         """Reorder the batch dims, in lazy mode only."""
         if not options_primitives.lazy_legacy():
             raise RuntimeError(MSG_SHAPE.format("permute"))
@@ -436,35 +436,39 @@ class _UnsqueezedTensorDict(_CustomOpTensorDict):
 Kwargs = dict[str, Any]
 
 
-def _permuted(td: CollectionProtocol, kwargs: Kwargs) -> Any:
+def _permuted(td: CollectionProtocol, kwargs: Kwargs) -> CollectionProtocol:
     return _rust.permute(td, kwargs["dims"], ("permute", (), kwargs))
 
 
-def _transposed(td: CollectionProtocol, kwargs: Kwargs) -> Any:
+def _transposed(td: CollectionProtocol, kwargs: Kwargs) -> CollectionProtocol:
     dims = kwargs["dim0"], kwargs["dim1"]
     return _rust.transpose(td, *dims, ("transpose", (), kwargs))
 
 
-def _unsqueezed(td: CollectionProtocol, kwargs: Kwargs) -> Any:
+def _unsqueezed(td: CollectionProtocol, kwargs: Kwargs) -> CollectionProtocol:
     return _rust.unsqueeze(td, kwargs["dim"], ("unsqueeze", (), kwargs))
 
 
-def _squeezed(td: CollectionProtocol, kwargs: Kwargs) -> Any:
+def _squeezed(td: CollectionProtocol, kwargs: Kwargs) -> CollectionProtocol:
     return _rust.squeeze(td, kwargs["dim"], ("squeeze", (), kwargs))
 
 
-def _viewed(td: CollectionProtocol, kwargs: Kwargs) -> Any:
+def _viewed(td: CollectionProtocol, kwargs: Kwargs) -> CollectionProtocol:
     size = torch.Size(kwargs["size"])
     return _rust.map_leaves(td, "view", (size,), size, None, SHAPE_TAIL, True, -1)
 
 
-def _permuted_back(view: _CustomOpTensorDict, td: CollectionProtocol) -> Any:
+def _permuted_back(
+    view: _CustomOpTensorDict, td: CollectionProtocol
+) -> CollectionProtocol:
     order = _order(view.custom_op_kwargs)
     back = [order.index(dim) for dim in range(len(order))]
     return _rust.permute(td, back, ("permute", (), view.inv_op_kwargs))
 
 
-def _transposed_back(view: _CustomOpTensorDict, td: CollectionProtocol) -> Any:
+def _transposed_back(
+    view: _CustomOpTensorDict, td: CollectionProtocol
+) -> CollectionProtocol:
     return _transposed(td, view.inv_op_kwargs)
 
 

@@ -419,7 +419,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         content = self._param_td
         return _rust.map_leaves(content, op, args, prefix, names, tail, lock, k)
 
-    def _split_leaves(self, *args: Any) -> Any:
+    def _split_leaves(self, *args: Any) -> list[Any]:
         return _rust.split_leaves(self._param_td, *args)
 
     def _leaves(self, out: list[Any]) -> None:

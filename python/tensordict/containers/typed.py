@@ -278,7 +278,7 @@ class TypedTensorDict(TensorDict, metaclass=_DataclassLike):
         return TensorDict
 
     @classmethod
-    def _from_plain(cls, made: object, source: object = None) -> Any:
+    def _from_plain(cls, made: object, source: object = None) -> Self:
         return cls.from_tensordict(made, check=False)
 
     def _undeclared(self, entries: dict[str, Any], is_named: bool = True) -> TensorDict:

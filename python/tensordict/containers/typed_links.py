@@ -66,7 +66,7 @@ class Linked:
     _is_dense = False
 
     @property  # type: ignore[misc]
-    def __class__(self) -> Any:
+    def __class__(self) -> type:
         """The declared class: pickles name it, and programs compare with it."""
         return self._declared()
 

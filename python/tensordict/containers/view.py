@@ -156,7 +156,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
             return super().__reduce_ex__(protocol)
         return data.__reduce_ex__(protocol)
 
-    def _data_to_send(self) -> Any:
+    def _data_to_send(self) -> CollectionProtocol | None:
         source: Any = self._source
         while isinstance(source, _SubTensorDict):
             source = source._source
@@ -379,7 +379,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
             return self
         return _SubTensorDict(self, (index,) if isinstance(index, list) else index)
 
-    def _get_index(self, index: Any) -> Any:
+    def _get_index(self, index: Any) -> Self:
         return self._index(index)
 
     def _as_dense(self) -> Any:

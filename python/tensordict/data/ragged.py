@@ -159,7 +159,7 @@ class RaggedForm:
         rows = in_form(source[indices].clone(), self.ragged, self.padding_value)
         return self._all_jagged(rows) if self.ragged == "jagged" else rows
 
-    def _all_jagged(self, batch: TensorCollection) -> Any:
+    def _all_jagged(self, batch: TensorCollection) -> TensorCollection:
         """Make all ragged entries jagged, also if the rows of this batch have one shape."""
         is_alike = any(
             isinstance(leaf, torch.Tensor) and not leaf.is_nested and leaf.ndim > 1

@@ -466,7 +466,7 @@ class _UcxxListener(Listener):
 
 def listen(
     host: str | None, port: int, timeout: float | None, transport: str | None
-) -> Any:
+) -> _UcxxListener | _SocketListener:
     """Bind a port. ``start(take)`` of the result then passes each connection to ``take``.
 
     Raises:

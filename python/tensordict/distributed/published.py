@@ -30,6 +30,7 @@ from tensordict.storage import describing, restricted_pickle
 from tensordict.storage.layouts import consolidated
 
 if TYPE_CHECKING:
+    from tensordict.containers.collection import TensorCollection
     from tensordict.distributed.channels import Channel
     from tensordict.primitives.protocol import CollectionProtocol
 
@@ -146,7 +147,7 @@ def send_whole(
     channel.send(storage).wait()
 
 
-def receive_whole(channel: Channel, device: object) -> Any:
+def receive_whole(channel: Channel, device: object) -> TensorCollection:
     """Receive a collection that a rank with tensordict 0.15 sends.
 
     Raises:
@@ -173,7 +174,7 @@ def broadcast_whole(td: CollectionProtocol, group: Any) -> None:
     distributed.broadcast(storage.to(device_of(group)), src=rank, group=group)
 
 
-def receive_broadcast(src: int, group: Any, device: object) -> Any:
+def receive_broadcast(src: int, group: Any, device: object) -> TensorCollection:
     """Receive a collection that a rank with tensordict 0.15 sends to all ranks of a group.
 
     Raises:
@@ -221,7 +222,9 @@ def _metadata(content: bytes, rank: int) -> dict[str, Any]:
     return metadata
 
 
-def _collection(metadata: dict[str, Any], storage: torch.Tensor, device: Any) -> Any:
+def _collection(
+    metadata: dict[str, Any], storage: torch.Tensor, device: Any
+) -> TensorCollection:
     """Build a collection from its description and its buffer."""
     for key in ("_total_bytes", "_storage_device"):
         metadata.pop(key, None)

@@ -20,6 +20,7 @@ from tensordict.distributed.groups import MSG_ALL, group_of, ranks_of, root_of
 from tensordict.primitives import classes
 
 if TYPE_CHECKING:
+    from tensordict.containers.collection import TensorCollection
     from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["all_gather", "broadcast", "gather_and_stack", "receive", "scatter", "send"]
@@ -117,7 +118,9 @@ def receive(
         return _take(channel, device, cls)
 
 
-def _take(channel: Channel, device: object, requested: type | None = None) -> Any:
+def _take(
+    channel: Channel, device: object, requested: type | None = None
+) -> TensorCollection:
     head = _head(channel)
     content = channel.receive_bytes(head.description_bytes)
     (count,) = struct.unpack_from("<Q", content)

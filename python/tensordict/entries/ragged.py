@@ -188,7 +188,7 @@ class Ragged(EntryKind):
         """Call ``op`` leaf by leaf."""
         return _foreach(op, lists, self.holds)
 
-    def where(self, entry: Any, condition: torch.Tensor, other: Any) -> Any:
+    def where(self, entry: Any, condition: torch.Tensor, other: Any) -> torch.Tensor:
         """Select between entry and other, row by row."""
         count = entry.size(0)
         is_rows = isinstance(other, torch.Tensor) and bool(other.dim())
@@ -257,14 +257,14 @@ def _rebuilt(leaf: Any, values: torch.Tensor, offsets: Any, lengths: Any) -> Any
     )
 
 
-def _strided(leaf: torch.Tensor, positions: list[int]) -> Any:
+def _strided(leaf: torch.Tensor, positions: list[int]) -> torch.Tensor | None:
     """Return some rows of a strided nested tensor; None for no rows."""
     rows = leaf.unbind()
     chosen = [rows[at] for at in positions]
     return torch.nested.as_nested_tensor(chosen) if chosen else None
 
 
-def _sliced(leaf: Any, start: int, stop: int) -> Any:
+def _sliced(leaf: Any, start: int, stop: int) -> torch.Tensor | None:
     """Return consecutive rows: a view if the leaf is jagged."""
     if not _is_jagged(leaf):
         return _strided(leaf, list(range(start, stop)))
@@ -277,7 +277,7 @@ def _sliced(leaf: Any, start: int, stop: int) -> Any:
     return _rebuilt(leaf, values, offsets - first, lengths)
 
 
-def _indexed(leaf: torch.Tensor, index: object) -> Any:
+def _indexed(leaf: torch.Tensor, index: object) -> torch.Tensor | None:
     """Return the rows at an index of the first dim; None for any other index."""
     items = list(index) if isinstance(index, tuple) else [index]
     while items and (
@@ -316,7 +316,9 @@ def _rows(leaf: Any, positions: torch.Tensor) -> Any:
     return _rebuilt(leaf, values, new_offsets, None)
 
 
-def _narrowed(leaf: torch.Tensor, dim: int, start: int, length: int) -> Any:
+def _narrowed(
+    leaf: torch.Tensor, dim: int, start: int, length: int
+) -> torch.Tensor | None:
     """Do ``leaf.narrow`` along the first dim; return None for another dim."""
     return _sliced(leaf, start, start + length) if dim == 0 else None
 

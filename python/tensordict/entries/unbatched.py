@@ -140,7 +140,7 @@ class UnbatchedTensor(torch.Tensor):
         """Return the value of the only element, as a Python number."""
         return self._data.item()
 
-    def tolist(self) -> Any:
+    def tolist(self) -> list[Any]:
         """Return the values as nested lists of Python numbers."""
         return self._data.tolist()
 
@@ -285,7 +285,7 @@ class Unbatched(EntryKind):
             size = torch.Size([*old_size[:dim], len(group), *old_size[dim:]])
         return first._with_batch_size(size)
 
-    def like(self, entry: Any, result: Any) -> Any:
+    def like(self, entry: Any, result: Any) -> UnbatchedTensor:
         """Make a plain result unbatched, with the batch size of its source."""
         return _wrap(result, entry._batch_size)
 
@@ -293,7 +293,7 @@ class Unbatched(EntryKind):
         """Return the data as a plain tensor."""
         return _bare(entry)
 
-    def of_plain(self, data: torch.Tensor, size: torch.Size) -> Any:
+    def of_plain(self, data: torch.Tensor, size: torch.Size) -> UnbatchedTensor:
         """Make data unbatched, with the batch size ``size``."""
         return UnbatchedTensor(data, size)
 

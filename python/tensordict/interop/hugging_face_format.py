@@ -89,7 +89,7 @@ def give_rows_to_loaders() -> None:
     original = datasets.Dataset.__getitems__
 
     @functools.wraps(original)
-    def rows(self: Any, keys: list[int]) -> Any:
+    def rows(self: Any, keys: list[int]) -> list[Any]:
         if self._format_type != "tensordict":
             return original(self, keys)
         return list(self[keys].unbind(0))

@@ -123,12 +123,12 @@ class _Constant(NamedTuple):
     batch_size: _BatchSize
 
 
-def _value_in_spec(value: CollectionProtocol) -> Any:
+def _value_in_spec(value: CollectionProtocol) -> _Value:
     """Return non-tensor data in the form that a tree spec holds."""
     return _Value(value)
 
 
-def _value_as_constant(value: Any) -> Any:
+def _value_as_constant(value: Any) -> _Constant | _Value:
     """Replace :func:`_value_in_spec` under Dynamo."""
     if torch.compiler.is_exporting() and value._is_one:
         return _Constant(

@@ -153,7 +153,7 @@ def _new_leaves(
 def _like(function: Callable[..., Any]) -> None:
     """Register a handler for a ``*_like`` function of torch."""
 
-    def handler(td: CollectionProtocol, **kwargs: object) -> Any:
+    def handler(td: CollectionProtocol, **kwargs: object) -> CollectionProtocol:
         if kwargs:
             return _new_leaves(function, td, kwargs)
         return _rust.map_leaves(td, function, (), None, True, 0, True)
@@ -178,7 +178,9 @@ def _filled(leaf: torch.Tensor, fill_value: Any, **kwargs: Any) -> torch.Tensor:
 
 
 @_handles(torch.full_like)
-def _full_like(td: CollectionProtocol, fill_value: object, **kwargs: object) -> Any:
+def _full_like(
+    td: CollectionProtocol, fill_value: object, **kwargs: object
+) -> CollectionProtocol:
     if kwargs:
         return _new_leaves(partial(_filled, fill_value=fill_value), td, kwargs)
     return _rust.map_leaves(td, torch.full_like, (fill_value,), None, True, 0, True)
@@ -292,7 +294,7 @@ for _loss_function in (
 # Gradients ---------------------------------------------------------------------------
 
 
-def _only(value: object, role: str) -> Any:
+def _only(value: object, role: str) -> CollectionProtocol:
     """Return the single tensordict that ``value`` is or contains."""
     if isinstance(value, (tuple, list)):
         if len(value) != 1:

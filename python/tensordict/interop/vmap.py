@@ -314,7 +314,9 @@ def _remove_batch_dim(
     return result
 
 
-def _remove_from_leaf(leaf: torch.Tensor, level: int, batch_size: int, dim: int) -> Any:
+def _remove_from_leaf(
+    leaf: torch.Tensor, level: int, batch_size: int, dim: int
+) -> torch.Tensor:
     return functorch._remove_batch_dim(leaf, level, batch_size, dim)  # type: ignore[attr-defined]
 
 

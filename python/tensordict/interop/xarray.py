@@ -278,7 +278,7 @@ def _of_tree(tree: Any, batch_dims: Any) -> Any:
     return td
 
 
-def _with_shared_dims(td: TensorCollection, children: list[Any]) -> Any:
+def _with_shared_dims(td: TensorCollection, children: list[Any]) -> TensorCollection:
     shared: list[tuple[str | None, int]] = []
     sized = [
         list(zip(child.names, child.batch_size, strict=True)) for child in children

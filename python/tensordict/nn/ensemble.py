@@ -68,7 +68,9 @@ class EnsembleModule(TensorDictModuleBase):
         self.params_td: TensorDictParams = TensorDictParams(params, no_convert=True)
         self.expand_input = expand_input
 
-    def _func_module_call(self, tensordict: CollectionProtocol, params: Any) -> Any:
+    def _func_module_call(
+        self, tensordict: CollectionProtocol, params: Any
+    ) -> CollectionProtocol:
         with params.to_module(self.module):
             return self.module(tensordict)
 
@@ -131,7 +133,7 @@ class EnsembleModule(TensorDictModuleBase):
         return LazyStackedTensorDict.lazy_stack(rows)
 
 
-def _copy_with_new_parameters(module: TensorDictModuleBase) -> Any:
+def _copy_with_new_parameters(module: TensorDictModuleBase) -> TensorDictModuleBase:
     """Return a copy of a module whose parameters are initialized anew."""
     copied = copy.deepcopy(module)
     reset_below(copied)

@@ -35,7 +35,7 @@ def make_functional(
     funs_to_decorate: Sequence[str] | None = None,
     keep_params: bool = False,
     return_params: bool = True,
-) -> Any:
+) -> TensorDict | None:
     """Make a module functional, in place: its calls take the parameters as an argument.
 
     Args:
@@ -128,7 +128,7 @@ def repopulate_module(module: nn.Module, params: Any) -> nn.Module:
     return module
 
 
-def extract_weights_and_buffers(module: nn.Module) -> Any:
+def extract_weights_and_buffers(module: nn.Module) -> TensorDict:
     """Remove the parameters and buffers from a module, and return them.
 
     Examples:

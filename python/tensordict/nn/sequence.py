@@ -250,7 +250,7 @@ class TensorDictSequential(TensorDictModule):
 
     def _run_all(
         self, modules: tuple[tuple[str, Any], ...], tensordict: CollectionProtocol
-    ) -> Any:
+    ) -> CollectionProtocol:
         """Call the modules in order; an error names the module that failed."""
         current = ""
         try:

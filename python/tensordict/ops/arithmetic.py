@@ -46,12 +46,16 @@ def _subtract_from(values: list[torch.Tensor], operand: Any) -> list[torch.Tenso
     return [torch.rsub(value, operand) for value in values]
 
 
-def _divide_into(values: list[torch.Tensor], operand: torch.Tensor) -> Any:
+def _divide_into(
+    values: list[torch.Tensor], operand: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
     """Compute ``operand / value`` in the same two steps as torch."""
     return torch._foreach_mul(torch._foreach_reciprocal(values), operand)
 
 
-def _interpolate(values: list[torch.Tensor], end: object, weight: Any) -> Any:
+def _interpolate(
+    values: list[torch.Tensor], end: object, weight: Any
+) -> tuple[torch.Tensor, ...]:
     return torch._foreach_lerp(values, _per_leaf(values, end), weight)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from tensordict.containers.collection import TensorDictBase
+    from tensordict.containers.persistent.collection import PersistentTensorDict
 
 __all__ = ["ArrayOps", "from_h5", "from_zarr"]
 
@@ -35,7 +36,9 @@ HINT_DROP = "Drop batch_dims to keep today's result."
 class ArrayOps(CollectionProtocol):
     """HDF5 files and Zarr stores."""
 
-    def to_h5(self, filename: str | os.PathLike[str], **kwargs: Any) -> Any:
+    def to_h5(
+        self, filename: str | os.PathLike[str], **kwargs: Any
+    ) -> PersistentTensorDict:
         """Write this tensordict to a new HDF5 file, and return the opened file.
 
         Each leaf becomes a dataset and each nested tensordict a group; attributes keep
@@ -71,7 +74,7 @@ class ArrayOps(CollectionProtocol):
         *,
         allow_pickle: bool | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> PersistentTensorDict:
         """Write this tensordict to a new Zarr store, and return the opened store.
 
         Each leaf becomes an array and each nested tensordict a group; attributes keep
@@ -268,7 +271,7 @@ def _opened(
     size: Any,
     as_stack: bool,
     allow_pickle: bool | None,
-) -> Any:
+) -> PersistentTensorDict:
     if size is not None and is_auto:
         raise TypeError(MSG_TWO_SIZES.format(name))
     result = classes.PersistentTensorDict._from_file(

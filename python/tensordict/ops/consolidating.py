@@ -138,7 +138,9 @@ class ConsolidatingOps(CollectionProtocol):
         return self._entries()[name]
 
     @classmethod
-    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
+    def _from_description(
+        cls, level: dict[str, Any], source: Any, path: Any
+    ) -> CollectionProtocol:
         """Make a tensordict. See :mod:`tensordict.storage.layouts.consolidated`."""
         return sources.dense_from_description(cls, level, source, path)
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed import ProcessGroup
 
+    from tensordict.distributed.reducing import Reduction
+
 __all__ = ["DistributedOps"]
 
 Wire = Literal["0.15"]
@@ -383,7 +385,7 @@ class DistributedOps(CollectionProtocol):
         group: ProcessGroup | None = None,
         *,
         bucket_bytes: int | None = None,
-    ) -> Any:
+    ) -> list[Reduction] | None:
         """Reduce the leaves over all ranks of a group, into the leaves of rank ``dst``.
 
         All ranks call this method, with the same keys, shapes and dtypes. If they
@@ -423,7 +425,7 @@ class DistributedOps(CollectionProtocol):
         group: ProcessGroup | None = None,
         async_op: bool = False,
         bucket_bytes: int | None = None,
-    ) -> Any:
+    ) -> list[Reduction] | None:
         """Reduce the leaves over all ranks of a group, in place on all of them.
 
         See :meth:`reduce`.

@@ -263,7 +263,7 @@ TRACED = ((cast_of, _cast_of),)
 is a constant of the compiled code."""
 
 
-def cast_leaves(td: CollectionProtocol, dtype: torch.dtype) -> Any:
+def cast_leaves(td: CollectionProtocol, dtype: torch.dtype) -> CollectionProtocol:
     """Cast the leaves of ``td``; leaves that have the dtype are shared."""
     return _rust.map_leaves(td, *cast_of(dtype), None, True, 0, True)
 

@@ -373,7 +373,7 @@ def _rows_at(target: CollectionProtocol, index: BatchIndex, value: object) -> An
     return target._non_tensor_type._rows_of(value, size)
 
 
-def _tensor_of(value: object, target: torch.Tensor, key: object) -> Any:
+def _tensor_of(value: object, target: torch.Tensor, key: object) -> torch.Tensor:
     """Convert ``value`` to a tensor that is written into the tensor at ``key``.
 
     Raises:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensordict.containers.collection import TensorDictBase
+    from tensordict.containers.dense import TensorDict
+    from tensordict.containers.view import _SubTensorDict
     from tensordict.primitives.protocol import BatchIndex, NestedKeyLike, StackProtocol
 
 __all__ = ["IndexingOps", "getitem_batch_size"]
@@ -60,7 +62,7 @@ class IndexingOps(CollectionProtocol):
     tensors.
     """
 
-    def _get_index(self, index: object) -> Any:
+    def _get_index(self, index: object) -> Self:
         """Return the tensordict of every entry at ``index``: see ``__getitem__``."""
         result = _rust.index(self, index)
         if not self._is_locked or result is self:
@@ -85,7 +87,7 @@ class IndexingOps(CollectionProtocol):
             value = value.item()
         _rust.set_index(self, index, value)
 
-    def _from_mapping(self, value: Any, size: torch.Size) -> Any:
+    def _from_mapping(self, value: Any, size: torch.Size) -> TensorDict:
         return classes.TensorDict(value, batch_size=size, device=self.device)
 
     def __getitems__(self, index: object) -> Any:
@@ -104,7 +106,7 @@ class IndexingOps(CollectionProtocol):
         """
         return _rust.get(self, key).shape
 
-    def _get_sub_tensordict(self, idx: BatchIndex) -> Any:
+    def _get_sub_tensordict(self, idx: BatchIndex) -> _SubTensorDict:
         """Return a view of the part at ``idx``; writes reach this tensordict."""
         return classes._SubTensorDict(source=self, idx=idx)
 

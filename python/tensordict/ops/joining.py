@@ -123,7 +123,7 @@ class JoiningOps(CollectionProtocol):
 
     def _stack_lazily(
         self, members: list[Any], dim: int, name: str | None, is_shown: bool = False
-    ) -> Any:
+    ) -> LazyStackedTensorDict:
         """Make a lazy stack of ``members``, which fit; this is the first of them."""
         return classes.LazyStackedTensorDict._of(members, dim, name)
 

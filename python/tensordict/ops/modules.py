@@ -22,6 +22,8 @@ from tensordict.primitives.uninitialized import has_uninitialized, stack_uniniti
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tensordict.containers.dense import TensorDict
+
 __all__ = ["ModulesOps", "from_module", "from_modules"]
 
 MSG_MEMO = "memo cannot be passed to the public to_module anymore."
@@ -306,7 +308,7 @@ def from_module(
     lock: bool = True,
     use_state_dict: bool = False,
     filter_empty: bool = True,
-) -> Any:
+) -> TensorDict:
     """Return the parameters of a module as a locked :class:`TensorDict`.
 
     As :meth:`TensorDict.from_module`, but ``lock`` is True by default.
@@ -327,7 +329,7 @@ def from_modules(
     use_state_dict: bool = False,
     lazy_stack: bool = False,
     expand_identical: bool = False,
-) -> Any:
+) -> TensorDict:
     """Stack the parameters of several modules: see :meth:`TensorDict.from_modules`.
 
     Examples:

@@ -336,7 +336,9 @@ def combine_inplace(op: ForEach, td: CollectionProtocol, *operands: object) -> A
     return write_combined(op, td, *operands)
 
 
-def write_combined(op: ForEach, td: CollectionProtocol, *operands: object) -> Any:
+def write_combined(
+    op: ForEach, td: CollectionProtocol, *operands: object
+) -> CollectionProtocol:
     """Do :func:`combine_inplace` with operands that do not match the leaves yet.
 
     Raises:

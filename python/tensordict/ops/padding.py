@@ -211,7 +211,7 @@ def _check_dim(ndim: int, dim: int) -> None:
         raise IndexError(MSG_DIM.format(-ndim, ndim - 1, dim))
 
 
-def _mask_key(return_mask: object) -> Any:
+def _mask_key(return_mask: object) -> str | tuple[str, ...] | None:
     """Return the key of the masks, or None if no masks were requested."""
     if return_mask is False:
         return None

@@ -214,7 +214,7 @@ def with_columns(entries: Mapping[Any, Any]) -> dict[Any, Any]:
     return columns
 
 
-def entries_of_pytree(tree: Any) -> Any:
+def entries_of_pytree(tree: Any) -> torch.Tensor | CollectionProtocol:
     """Convert nested dictionaries, lists and tuples to a tensordict."""
     if isinstance(tree, (torch.Tensor, CollectionProtocol)):
         return tree

@@ -7,13 +7,14 @@ order of imports, so it is imported on first use.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from tensordict.ops.tables import table_options
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     import torch
     from ray.data import DataIterator, Dataset
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["RayDataOps"]
 
 
-def _engine() -> Any:
+def _engine() -> ModuleType:
     return importlib.import_module("tensordict.interop.ray_data.datasets")
 
 

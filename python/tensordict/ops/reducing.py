@@ -218,7 +218,9 @@ def _one_reduced(
     return dim, size[:dim] + size[dim + 1 :], (*range(dim), *range(dim + 1, ndim))
 
 
-def one_quantile(td: CollectionProtocol, q: float, dim: int, keepdim: bool) -> Any:
+def one_quantile(
+    td: CollectionProtocol, q: float, dim: int, keepdim: bool
+) -> CollectionProtocol:
     """Compute one quantile along one batch dim: the common case, by torch's method."""
     dim, prefix, names = _one_reduced(td.batch_size, dim, keepdim)
     return _rust.map_leaves(td, "quantile", (q, dim, keepdim), prefix, names)

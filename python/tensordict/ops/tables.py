@@ -13,6 +13,7 @@ from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     import pandas as pd
     import polars as pl
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["TablesOps"]
 
 
-def _engine(name: str) -> Any:
+def _engine(name: str) -> ModuleType:
     return importlib.import_module(f"tensordict.interop.tables.{name}")
 
 

@@ -21,6 +21,7 @@ from tensordict.primitives.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
+    from types import ModuleType
 
 __all__ = ["RayBackend", "RayPool"]
 
@@ -38,7 +39,7 @@ _LISTEN_S = 1.0
 _LOOK_EVERY_S = 0.1
 
 
-def _ray() -> Any:
+def _ray() -> ModuleType:
     """Return the ``ray`` module; start Ray unless the process is connected already."""
     try:
         import ray

@@ -316,7 +316,9 @@ class _Call:
             outcomes.append(Outcome(chunk, self._write_to_block(value, chunk)))
         return False
 
-    def _write_to_block(self, result: CollectionProtocol, chunk: int) -> Any:
+    def _write_to_block(
+        self, result: CollectionProtocol, chunk: int
+    ) -> CollectionProtocol | Written:
         """Write a result that was sent into the shared block, if it fits.
 
         Returns:

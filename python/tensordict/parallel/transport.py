@@ -123,7 +123,7 @@ class _SharingUnpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(content))
         self._memories = memories
 
-    def persistent_load(self, place: Any) -> Any:
+    def persistent_load(self, place: Any) -> memoryview | bytes:
         number, start, length = place
         memory = self._memories[number]
         if length == 0 or memory is None:
@@ -156,7 +156,7 @@ class Shared(NamedTuple):
         os.close(self.descriptors[0])
 
 
-def _bytes_of(tensor: torch.Tensor) -> Any:
+def _bytes_of(tensor: torch.Tensor) -> memoryview | bytes:
     if tensor.numel() == 0:
         return b""
     return tensor.contiguous().view(-1).view(torch.uint8).numpy().data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,6 +10,9 @@ import torch
 from tensordict.primitives import classes
 from tensordict.primitives.arrays import tensor_over
 from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from tensordict.containers.dense import TensorDict
 
 __all__ = ["tensor_of", "tensor_of_sequence"]
 
@@ -46,7 +49,7 @@ def tensor_of(value: object, device: torch.device | None = None) -> Any:
 
 def _tensor_of_array(
     value: np.ndarray[Any, Any], device: torch.device | str | int | None
-) -> Any:
+) -> TensorDict | torch.Tensor | None:
     if value.dtype.names is not None:
         return classes.TensorDict.from_struct_array(value)
     if value.dtype.kind not in _NUMERIC_KINDS:
@@ -55,7 +58,9 @@ def _tensor_of_array(
     return made if device is None else made.to(device)
 
 
-def tensor_of_sequence(value: Any, device: torch.device | None = None) -> Any:
+def tensor_of_sequence(
+    value: Any, device: torch.device | None = None
+) -> torch.Tensor | None:
     """Convert a list or tuple of numbers or tensors to a tensor; None if impossible.
 
     A list gives torch's default dtypes, a tuple NumPy's. A tuple inside a list is no

@@ -63,7 +63,7 @@ MSG_MASK = (
 )
 
 
-def _slice_length(item: slice, length: int) -> Any:
+def _slice_length(item: slice, length: int) -> int:
     """Return the number of elements that a slice takes of a dim, as in torch."""
     step = 1 if item.step is None else operator.index(item.step)
     if step <= 0:

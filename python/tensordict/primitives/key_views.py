@@ -40,6 +40,6 @@ class _StringKeys(KeysView[str]):
 _StringKeys.__module__ = "tensordict.utils"
 
 
-def string_keys(entries: object) -> Any:
+def string_keys(entries: object) -> _StringKeys:
     """Return the keys of a dictionary of entries as a live view."""
     return _StringKeys(entries)

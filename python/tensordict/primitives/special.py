@@ -139,7 +139,7 @@ class EntryKind:
         """
         return None
 
-    def at(self, entry: torch.Tensor, index: Any, size: torch.Size) -> Any:
+    def at(self, entry: torch.Tensor, index: Any, size: torch.Size) -> torch.Tensor:
         """Return the elements at an index of the batch dims, which leaves ``size``."""
         return entry[index]
 
@@ -204,7 +204,9 @@ class EntryKind:
         """Convert the operand of a torch function whose first operand is ``entry``."""
         return operand
 
-    def where(self, entry: torch.Tensor, condition: torch.Tensor, other: Any) -> Any:
+    def where(
+        self, entry: torch.Tensor, condition: torch.Tensor, other: Any
+    ) -> torch.Tensor:
         """Call :func:`torch.where` with the entry as the values at True."""
         return torch.where(condition, entry, other)
 
@@ -455,7 +457,7 @@ def resized(entry: torch.Tensor, size: torch.Size) -> Any:
     return None if kind is None else kind.resized(entry, size)
 
 
-def at(entry: torch.Tensor, index: Any, size: torch.Size) -> Any:
+def at(entry: torch.Tensor, index: Any, size: torch.Size) -> torch.Tensor:
     """Return the elements of a tensor at an index that leaves ``size``."""
     kind = kind_of(entry)
     return entry[index] if kind is None else kind.at(entry, index, size)
@@ -552,7 +554,7 @@ def in_line(entry: torch.Tensor, operand: Any) -> Any:
     return operand if kind is None else kind.in_line(entry, operand)
 
 
-def where(condition: torch.Tensor, entry: torch.Tensor, other: Any) -> Any:
+def where(condition: torch.Tensor, entry: torch.Tensor, other: Any) -> torch.Tensor:
     """Call :func:`torch.where` as the kind of ``entry`` defines it."""
     return (kind_of(entry) or PLAIN).where(entry, condition, other)
 

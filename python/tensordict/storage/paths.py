@@ -128,7 +128,9 @@ def nested_at(loaded: Any, path: str | Path, options: LoadOptions) -> Any:
     return loaded if options.device is None else loaded.to(options.device)
 
 
-def _below(loaded: CollectionProtocol, subpath: object, path: str | Path) -> Any:
+def _below(
+    loaded: CollectionProtocol, subpath: object, path: str | Path
+) -> CollectionProtocol:
     """Return the nested collection at a key: a tuple, or a string with slashes."""
     below = loaded
     for part in subpath_parts(subpath):

@@ -20,6 +20,7 @@ from tensordict.storage import out_of_band
 from tensordict.storage.tensors import arena, processes
 
 if TYPE_CHECKING:
+    from tensordict.containers.collection import TensorCollection
     from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["install", "send_as_data", "state_of"]
@@ -135,7 +136,7 @@ def _make_td(cls: Any, state: dict[str, Any]) -> Any:
 
 def _rebuild_tensordict_files_consolidated(
     metadata: dict[str, Any], storage: torch.Tensor
-) -> Any:
+) -> TensorCollection:
     """Return a consolidated collection from its description and its buffer."""
     from tensordict.storage.layouts import consolidated
 

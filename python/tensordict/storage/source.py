@@ -147,7 +147,7 @@ class Source:
 
 def dense_from_description(
     cls: Any, level: dict[str, Any], source: Source, path: tuple[str, ...]
-) -> Any:
+) -> CollectionProtocol:
     """Return the dense collection of a level."""
     fields = level["cls_metadata"]
     # Without a note of the order, keys are in the order of the published package.
@@ -175,7 +175,7 @@ def dense_from_description(
     return locked_as(td, fields)
 
 
-def locked_as(td: CollectionProtocol, fields: dict[str, Any]) -> Any:
+def locked_as(td: CollectionProtocol, fields: dict[str, Any]) -> CollectionProtocol:
     """Lock a collection if its level says so."""
     if fields.get("is_locked"):
         td.lock_()

@@ -59,7 +59,7 @@ class FilesOfClass(MethodsOfClass):
         )
 
     @classmethod
-    def _asked_for(cls, loaded: CollectionProtocol) -> Any:
+    def _asked_for(cls, loaded: CollectionProtocol) -> CollectionProtocol:
         # A save of the fields alone, such as at `saved_path`, does not name the class.
         is_plain = loaded._is_dense and not loaded._is_non_tensor
         inherits = cls.__declares_for_subclasses__ and cls.__expected_keys__
@@ -140,7 +140,7 @@ class FilesOfClass(MethodsOfClass):
         return self._tensordict._described_child(name)
 
     @classmethod
-    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
+    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Self:
         return cls._from_tensordict(source.inner(level, path))
 
     def _put_leaves(self, leaves: Iterator[Any]) -> None:
@@ -166,7 +166,7 @@ class FilesOfClass(MethodsOfClass):
         reader: Any,
         path: str | os.PathLike[str],
         is_part: bool = False,
-    ) -> Any:
+    ) -> Self:
         level = {name: value for name, value in level.items() if name != "class"}
         return cls._from_tensordict(reader.collection(level, path, is_part))
 

@@ -72,7 +72,7 @@ class OverCollection(Making):
     def _child_type(self) -> type[Any]:
         return self._tensordict._child_type()
 
-    def _with_entries(self, entries: dict[str, Any]) -> Any:
+    def _with_entries(self, entries: dict[str, Any]) -> Self:
         inner = self._tensordict
         if inner._is_dense:
             changed = _rust.new(
@@ -86,7 +86,7 @@ class OverCollection(Making):
             changed = inner._with_entries(entries)
         return self._from_tensordict(changed)
 
-    def _like(self, members: list[Any]) -> Any:
+    def _like(self, members: list[Any]) -> Self:
         # The members of a stack are plain collections.
         return self._from_tensordict(self._tensordict._like(members))
 

@@ -16,8 +16,11 @@ from tensordict.tensorclass.making import around
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
+
     from tensordict.containers.collection import TensorCollection
     from tensordict.containers.dense import TensorDict
+    from tensordict.ops.packing import PackLayout
 
 __all__ = ["MethodsOfClass"]
 
@@ -243,7 +246,9 @@ class MethodsOfClass(OverCollection):
             return around(type(result), result._tensordict)
         return result
 
-    def pack(self, dim: int = -1, *, layout: Any = None) -> Any:
+    def pack(
+        self, dim: int = -1, *, layout: Any = None
+    ) -> tuple[torch.Tensor, PackLayout]:
         """Return the leaves in one tensor, and the layout.
 
         See :meth:`TensorDict.pack`.

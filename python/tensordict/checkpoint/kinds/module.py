@@ -76,7 +76,7 @@ class ModuleKind(Kind):
         else:
             filling.load_by_torch()
 
-    def load(self, about: Mapping[str, Any], decoder: Decoder) -> Any:
+    def load(self, about: Mapping[str, Any], decoder: Decoder) -> OrderedDict[str, Any]:
         """Return the state as it was saved."""
         return saved_state(about, decoder)
 
@@ -479,7 +479,7 @@ def _is_of_wrapper(hook: object) -> bool:
     return str(getattr(called, "__module__", "")).startswith(_WRAPPERS)
 
 
-def _copied(state: Mapping[str, Any]) -> Any:
+def _copied(state: Mapping[str, Any]) -> Mapping[str, Any]:
     copied = copy.copy(state)
     for name, value in state.items():
         is_tensor = isinstance(value, torch.Tensor)

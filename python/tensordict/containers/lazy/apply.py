@@ -200,7 +200,7 @@ class CombiningOps(StackState):
         )
 
     @property
-    def grad(self) -> Any:
+    def grad(self) -> Self | None:
         """A stack of the members' gradients; None if no member has a gradient."""
         grads = [member.grad for member in self.tensordicts]
         if all(grad is None for grad in grads):
@@ -667,7 +667,7 @@ class CombiningOps(StackState):
     def _leaves(self, out: list[Any]) -> None:
         _rust.member_leaves(self.tensordicts, out)
 
-    def _rebuild(self, values: Iterator[Any], lock: bool) -> Any:
+    def _rebuild(self, values: Iterator[Any], lock: bool) -> Self:
         return self._like(_rust.rebuilt_members(self.tensordicts, values, None))
 
     def _drop_empty(self) -> None:

@@ -414,15 +414,15 @@ class ColumnStack(LazyStackedTensorDict):
 ColumnStack.__module__ = "tensordict._lazy"
 
 
-def _of_columns(columns: Columns, name: str | None) -> Any:
+def _of_columns(columns: Columns, name: str | None) -> LazyStackedTensorDict:
     return _rebuilt([columns.row(at) for at in range(columns.num_rows)], name)
 
 
-def _rebuilt(members: list[Any], name: str | None) -> Any:
+def _rebuilt(members: list[Any], name: str | None) -> LazyStackedTensorDict:
     return LazyStackedTensorDict._of(members, 0, name)
 
 
-def _unlocked(td: CollectionProtocol) -> Any:
+def _unlocked(td: CollectionProtocol) -> CollectionProtocol:
     inner = inside(td)
     inner._is_locked = None
     for value in inner._tensordict.values():
@@ -499,7 +499,7 @@ def _columns(
     return Columns(entries, size[0], num_dims, tail, tree.names)
 
 
-def _as_columns(loaded: CollectionProtocol) -> Any:
+def _as_columns(loaded: CollectionProtocol) -> CollectionProtocol | Columns:
     """Return the columns of a tensorclass around columns; other entries as they are."""
     inner = inside(loaded)
     if inner is loaded or not isinstance(inner, ColumnStack):

@@ -253,7 +253,7 @@ MSG_TENSORS = (
 
 def _stack_tensors(
     values: list[Any], dim: int, out: Any, kwargs: dict[str, Any]
-) -> Any:
+) -> list[Any] | torch.Tensor:
     if kwargs.get("as_list"):
         return values
     if kwargs.get("as_nested_tensor"):

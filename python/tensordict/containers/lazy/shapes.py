@@ -305,7 +305,7 @@ def _with_rows_moved(td: StackState, op: str, steps: list[tuple[Any, int]]) -> A
     return result
 
 
-def softmaxed(td: StackState, args: tuple[Any, ...]) -> Any:
+def softmaxed(td: StackState, args: tuple[Any, ...]) -> StackState:
     """Apply a softmax along the stack dim, to each entry among members that have it."""
     dim, members = td.stack_dim, td.tensordicts
     results = [_rust.clone_structure(member) for member in members]
@@ -405,7 +405,7 @@ def densified(td: LazyStackedTensorDict, layout: torch.layout) -> TensorDict:
 
 def _nested_rows(
     td: LazyStackedTensorDict, values: list[Any], present: list[Any], layout: object
-) -> Any:
+) -> torch.Tensor:
     """Make a nested tensor of the members' entries; missing entries are empty rows."""
     first = present[0]
     dtype = _common_dtype(present)

@@ -180,7 +180,9 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return lazy_stack(input, dim, out=out, **kwargs)
 
     @classmethod
-    def from_dict(cls, input_dict: Any, *args: object, **kwargs: Any) -> Any:
+    def from_dict(
+        cls, input_dict: Any, *args: object, **kwargs: Any
+    ) -> LazyStackedTensorDict:
         """Make a stack of collections from the values at ``"0"``, ``"1"``, and so on.
 
         Raises:
@@ -670,7 +672,9 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
         return self.tensordicts[int(name)]
 
     @classmethod
-    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
+    def _from_description(
+        cls, level: dict[str, Any], source: Any, path: Any
+    ) -> CollectionProtocol:
         members = sources.members_of(level, source, path)
         fields = level["cls_metadata"]
         dim, dim_name = fields["stack_dim"], fields["stack_dim_name"]

@@ -42,6 +42,7 @@ from tensordict.storage import safe_pickle, safetensors_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import NoReturn
 
 __all__ = ["MSG_REDUCED", "NonTensorOps", "expands_to", "release"]
 
@@ -665,7 +666,7 @@ class NonTensorOps(ComparingOps):
         # Joining as entries would lose the values.
         raise RuntimeError(MSG_NO_NON_TENSOR)
 
-    def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> Any:
+    def _cat_with_entries(self, tds: Sequence[Any], dim: int) -> NoReturn:
         """Concatenate collections with entries and values, including this one."""
         raise RuntimeError(MSG_NO_NON_TENSOR)
 
@@ -675,7 +676,7 @@ class NonTensorOps(ComparingOps):
         return cat_values(tds, dim)
 
 
-def _plan_of(values: Any, index: Any) -> Any:
+def _plan_of(values: Any, index: Any) -> tuple[Any, torch.Size, tuple[int, ...]] | None:
     """Return the plan of an index into a collection of values."""
     return _rust.index_plan(values._batch_size, index, values)
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tensordict.containers.nontensor.stack import NonTensorStack
 
 __all__ = ["EncodedCells", "LinkedCells", "RowCells"]
@@ -24,7 +26,7 @@ MSG_PART_OF_MEMBER = (
 class _Linked(list[Any]):
     """Cells that write to other cells. A pickle or copy of them is a plain list."""
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> tuple[type[list[Any]], tuple[list[Any]]]:
         return list, (list(self),)
 
 
@@ -124,7 +126,7 @@ class EncodedCells(Sequence[Any]):
             return self.column.rows(self.rows[place])
         return self.column.row(self.rows[place])
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self._all())
 
     def __setitem__(self, place: int, value: Any) -> None:
@@ -135,6 +137,6 @@ class EncodedCells(Sequence[Any]):
             self._values = self.column.rows(self.rows)
         return self._values
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> tuple[type[list[Any]], tuple[list[Any]]]:
         """Pickle as a plain list, because a copy has no file."""
         return list, (self._all(),)

@@ -92,7 +92,7 @@ def stack_of_array(value: object, size: Sequence[int]) -> NonTensorStack | None:
     return stack
 
 
-def stack_of_list(items: list[Any]) -> Any:
+def stack_of_list(items: list[Any]) -> NonTensorStack:
     """Make a stack of the items of a list, with lists of numbers as tensors."""
     if not all(isinstance(item, list) for item in items):
         return stack_of(items, 0)
@@ -129,7 +129,7 @@ def stack_of(items: Sequence[Any], dim: int) -> NonTensorStack:
     return joined
 
 
-def stack_of_lists(items: list[Any]) -> Any:
+def stack_of_lists(items: list[Any]) -> NonTensorStack:
     """Make a stack of nested lists."""
     if not any(isinstance(item, (list, CollectionProtocol)) for item in items):
         return stack_of(items, 0)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar
 
+    from tensordict.containers.nontensor.stack import NonTensorStack
+
 __all__ = ["NonTensorData", "NonTensorDataBase"]
 
 MSG_BOOL = (
@@ -174,7 +176,9 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         return data
 
     @classmethod
-    def _entry_of(cls, value: object, size: Sequence[int] = ()) -> Any:
+    def _entry_of(
+        cls, value: object, size: Sequence[int] = ()
+    ) -> NonTensorData[Any] | NonTensorStack | torch.Tensor:
         """Convert a value to the entry of a collection of batch size ``size``.
 
         An entry with one value for all rows has no batch size yet.
@@ -227,7 +231,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
         """Return for each element, row by row, the owner of its cell and the index."""
         return [(self, self._at)] * self._batch_size.numel()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(MSG_NO_ATTRIBUTE.format(type(self).__name__, name))
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -314,7 +318,7 @@ class NonTensorDataBase(DataFiles, DataWriting, _Named[Value]):
             return self
         return self._to_stack()
 
-    def _to_stack(self) -> Any:
+    def _to_stack(self) -> NonTensorStack:
         from tensordict.containers.nontensor.stack import NonTensorStack
 
         stack = NonTensorStack._of_cells(self._flat(), self._batch_size, self._device)

@@ -112,7 +112,7 @@ class DataWriting(NonTensorOps):
         # An index that selects nothing writes nothing.
         return stack if size.numel() else self
 
-    def _written_whole(self, at: object, value: object) -> Any:
+    def _written_whole(self, at: object, value: object) -> Self:
         """Write the only element; return this data, or new data with the other value.
 
         Raises:
@@ -134,7 +134,7 @@ class DataWriting(NonTensorOps):
         result._put(new_value)
         return result
 
-    def _preallocated(self, at: object, size: torch.Size) -> Any:
+    def _preallocated(self, at: object, size: torch.Size) -> Self:
         return self._sized(size)
 
     def _takes(self, value: object) -> bool:

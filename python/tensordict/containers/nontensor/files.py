@@ -15,6 +15,8 @@ from tensordict.storage import source as sources
 from tensordict.storage.append import MSG_CANNOT
 
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from tensordict.containers.nontensor.positions import Layout
     from tensordict.storage.paths import SavedPath
 
@@ -43,7 +45,7 @@ class DataFiles(NonTensorOps):
         self._memmap_prefix = loaded._memmap_prefix
         return self
 
-    def _level_to_grow(self, key: str, method: str) -> Any:
+    def _level_to_grow(self, key: str, method: str) -> NoReturn:
         raise RuntimeError(MSG_CANNOT.format(method, type(self).__name__))
 
     def _loaded_in(
@@ -179,7 +181,9 @@ class StackFiles(NonTensorOps):
         return self.tensordicts[int(name)]
 
     @classmethod
-    def _from_description(cls, level: dict[str, Any], source: Any, path: Any) -> Any:
+    def _from_description(
+        cls, level: dict[str, Any], source: Any, path: Any
+    ) -> CollectionProtocol:
         fields = level["cls_metadata"]
         values = sources.column_of(level, source)
         if values is not None and not options.capture_non_tensor_stack():
@@ -198,7 +202,13 @@ class StackFiles(NonTensorOps):
             "JSON values are supported."
         )
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(
+        self, protocol: Any
+    ) -> (
+        tuple[Any, tuple[list[Any], torch.Size, torch.device | None]]
+        | tuple[Any, tuple[Any, ...]]
+        | tuple[Any, tuple[()], dict[str, Any]]
+    ):
         """Pickle as a call of the class, which tensordict 0.15 can read, too."""
         if self._layout is None and getattr(self._cells, "is_elsewhere", False):
             arguments = self._cells, self._batch_size, self._device

@@ -78,7 +78,7 @@ class MappedStack(NonTensorStack):
         size: torch.Size,
         tail: int = 0,
         k: int = -1,
-    ) -> Any:
+    ) -> Self:
         return self._called(leaf_call(op, args, tail, k), size)
 
     def _moved_parts(
@@ -111,13 +111,13 @@ class MappedStack(NonTensorStack):
         stack._member_class = self._member_class
         return stack
 
-    def _twin(self) -> Any:
+    def _twin(self) -> Self:
         return self._of_places(self, self._places, self._batch_size, self._levels)
 
-    def _deep_twin(self) -> Any:
+    def _deep_twin(self) -> Self:
         return self._twin()
 
-    def _value(self) -> Any:
+    def _value(self) -> LinkedList:
         return LinkedList(self.tolist())
 
     def tolist(self, *, as_linked_list: bool = False, **kwargs: object) -> Any:

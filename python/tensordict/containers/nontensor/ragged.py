@@ -77,7 +77,7 @@ class RaggedStack(NonTensorStack):
         row._device = self._device
         return self._part(row)
 
-    def _apart(self) -> Any:
+    def _apart(self) -> LazyStackedTensorDict:
         """Return a lazy stack of the rows."""
         rows = [self._row(at) for at in range(len(self._rows))]
         return LazyStackedTensorDict._of(rows, self.stack_dim)
@@ -109,10 +109,10 @@ class RaggedStack(NonTensorStack):
     def _flat(self) -> list[Any]:
         return taken(self._cells, self._numbers())
 
-    def _over(self, cells: list[Any]) -> Any:
+    def _over(self, cells: list[Any]) -> Self:
         return self._of_rows([row._over(cells) for row in self._rows], self.stack_dim)
 
-    def _moved_into(self, cells: list[Any]) -> Any:
+    def _moved_into(self, cells: list[Any]) -> Self:
         rows = [row._moved_into(cells) for row in self.tensordicts]
         return self._of_rows(rows, self.stack_dim)
 
@@ -120,10 +120,12 @@ class RaggedStack(NonTensorStack):
         super()._take(other)
         self._rows = other._rows
 
-    def _value(self) -> Any:
+    def _value(self) -> LinkedList:
         return LinkedList([row._value() for row in self._in_order()], td=self)
 
-    def tolist(self, *, as_linked_list: bool = False, **kwargs: object) -> Any:
+    def tolist(
+        self, *, as_linked_list: bool = False, **kwargs: object
+    ) -> LinkedList | list[Any]:
         """Return the values in nested lists: see :meth:`NonTensorStack.tolist`."""
         if as_linked_list:
             return self._value()
@@ -206,7 +208,7 @@ class RaggedStack(NonTensorStack):
 
     def flatten(
         self, start_dim: int | None = None, end_dim: int | None = None, **kwargs: object
-    ) -> Any:
+    ) -> Self:
         """Return all values in one dim."""
         ndim = len(self._batch_size)
         if (start_dim or 0) % ndim or (end_dim or -1) % ndim != ndim - 1:
@@ -261,7 +263,7 @@ class RaggedStack(NonTensorStack):
             return value
         return super()._copied(value)
 
-    def _chosen(self, condition: torch.Tensor, other: object) -> Any:
+    def _chosen(self, condition: torch.Tensor, other: object) -> Self | RaggedStack:
         apart = self._apart()
         parts = apart._parts_of(other) if isinstance(other, NonTensorOps) else None
         if parts is None:
@@ -286,11 +288,11 @@ class RaggedStack(NonTensorStack):
         for row, values in zip(self.tensordicts, fields["data"], strict=True):
             row._take_state({"data": values}, is_one)
 
-    def _fitted(self, size: torch.Size) -> Any:
+    def _fitted(self, size: torch.Size) -> Self | None:
         size = torch.Size(size)
         return self._twin() if self._batch_size[: len(size)] == size else None
 
-    def _twin(self) -> Any:
+    def _twin(self) -> Self:
         twin = self._moved_into([])
         names = self._td_dim_names
         return twin._named(None if names is None else list(names))
@@ -300,14 +302,14 @@ class RaggedStack(NonTensorStack):
         return RuntimeError(text)
 
 
-def stack_rows(members: Sequence[Any], dim: int) -> Any:
+def stack_rows(members: Sequence[Any], dim: int) -> RaggedStack:
     """Stack values along a new dim, of the same number of dims but other lengths."""
     cells: list[Any] = []
     stacks = [member._to_stack() if member._is_one else member for member in members]
     return RaggedStack._of_rows([member._moved_into(cells) for member in stacks], dim)
 
 
-def cat_rows(members: Sequence[Any], dim: int) -> Any:
+def cat_rows(members: Sequence[Any], dim: int) -> NonTensorStack:
     """Concatenate values that differ in shape along ``dim``."""
     at = next(
         (member.stack_dim for member in members if isinstance(member, RaggedStack)), 0

@@ -208,7 +208,9 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
         return stack_of_lists(non_tensors)
 
     @classmethod
-    def from_nontensordata(cls, non_tensor: NonTensorDataBase) -> Any:
+    def from_nontensordata(
+        cls, non_tensor: NonTensorDataBase
+    ) -> NonTensorData[Any] | NonTensorStack:
         """Make a stack with the value of ``non_tensor`` for each element.
 
         Raises:
@@ -431,14 +433,14 @@ class NonTensorStack(  # type: ignore[misc] # as TensorDictBase
             return self._sized(size, list(self._flat()))
         return None
 
-    def _over(self, cells: list[Any]) -> Any:
+    def _over(self, cells: list[Any]) -> Self:
         """Make the same stack with values at the same positions of other cells."""
         stack = self._sized(self._batch_size, cells)
         stack._layout = self._layout
         stack.stack_dim = self.stack_dim
         return stack
 
-    def _moved_into(self, cells: list[Any]) -> Any:
+    def _moved_into(self, cells: list[Any]) -> Self:
         """Append the values to ``cells``, and make the same stack over them."""
         start = len(cells)
         cells += self._flat()

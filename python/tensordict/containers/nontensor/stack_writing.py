@@ -181,11 +181,11 @@ class StackWriting(NonTensorOps):
             return self
         return self._moved("expand", (size,), size)
 
-    def _written_at(self, at: object, value: object) -> Any:
+    def _written_at(self, at: object, value: object) -> Self:
         self._write(at, value)
         return self
 
-    def _preallocated(self, at: object, size: torch.Size) -> Any:
+    def _preallocated(self, at: object, size: torch.Size) -> Self:
         stack = self._sized(size, [None] * size.numel())
         stack._write(at, self)
         return stack

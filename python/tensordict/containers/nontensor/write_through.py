@@ -119,7 +119,9 @@ class LinkedList(list[Any]):
             warn_caller(MSG_ALONE.format(what, len(self)), UserWarning)
             self._td = None
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(
+        self, protocol: object
+    ) -> tuple[type[Self], tuple[list[Any]], dict[str, Any]]:
         # Pickle's default would append the values to a list that is already linked.
         return type(self), (list(self),), {"_td": self._td}
 

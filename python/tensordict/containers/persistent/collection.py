@@ -447,7 +447,7 @@ class PersistentTensorDict(Reading, Writing):  # type: ignore[misc]
             return data.__reduce_ex__(protocol)
         return _new, (type(self),), self.__getstate__()
 
-    def _data_to_send(self) -> Any:
+    def _data_to_send(self) -> CollectionProtocol | None:
         is_started = get_spawning_popen() is not None
         if is_started or get_worker_info() is None:
             return None

@@ -175,7 +175,7 @@ class Reading(PersistentState):
         stand_in = stand_in.expand(array.shape)
         return self._entry_of(array, stand_in)
 
-    def _index(self, index: object) -> Any:
+    def _index(self, index: object) -> _SubTensorDict:
         return _SubTensorDict(self, (index,) if isinstance(index, list) else index)
 
     def _get_index(self, index: object) -> Any:
@@ -198,7 +198,7 @@ class Reading(PersistentState):
         """Read the entries that ``choose`` keeps from a tensordict of stand-ins."""
         return self._filled(choose(self._sampled()))
 
-    def _filled(self, chosen: CollectionProtocol) -> Any:
+    def _filled(self, chosen: CollectionProtocol) -> CollectionProtocol:
         for key, value in list(chosen._entries().items()):
             child = self._child(key)
             if child is not None:

@@ -311,19 +311,19 @@ class RemoteTensorDict(KeptOutside):
 
     def select(
         self, *keys: NestedKeyLike, inplace: bool = False, strict: bool = True, **_: Any
-    ) -> Any:
+    ) -> RemoteTensorDict:
         """Keep the entries at ``keys``: a remote collection of them. Nothing is read."""
         if inplace:
             raise RuntimeError(MSG_READ_ONLY.format(what="select(inplace=True)"))
         return self._like_template(self._template.select(*keys, strict=strict))
 
-    def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> Any:
+    def exclude(self, *keys: NestedKeyLike, inplace: bool = False) -> RemoteTensorDict:
         """Leave the entries at ``keys`` out: a remote collection. Nothing is read."""
         if inplace:
             raise RuntimeError(MSG_READ_ONLY.format(what="exclude(inplace=True)"))
         return self._like_template(self._template.exclude(*keys))
 
-    def _like_template(self, template: Any) -> Any:
+    def _like_template(self, template: Any) -> RemoteTensorDict:
         return RemoteTensorDict._of(template, self._limit)
 
     def is_empty(self) -> bool:

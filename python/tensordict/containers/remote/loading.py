@@ -121,7 +121,7 @@ class _Mappings:
         self._found = sorted(found, key=lambda mapping: mapping[0])
         self._starts = [mapping[0] for mapping in self._found]
 
-    def place_of(self, address: int) -> Any:
+    def place_of(self, address: int) -> tuple[Any, Any] | None:
         """Return the object that an address is of, and the offset in it; or None."""
         at = bisect.bisect_right(self._starts, address) - 1
         if at < 0:
@@ -165,7 +165,7 @@ class _Template:
         names = None if names is None else list(names)
         return _rust.new(type(value), entries, value._batch_size, value._device, names)
 
-    def _tensor(self, value: torch.Tensor) -> Any:
+    def _tensor(self, value: torch.Tensor) -> torch.Tensor | RemoteTensor:
         kind = special.kind_of(value)
         if kind is not None and kind.in_files == "state":
             self._read(list(kind.state(value).values()))
@@ -178,13 +178,13 @@ class _Template:
         source, offset = found
         return RemoteTensor.of(source, offset, value.shape, value.dtype, self.limit)
 
-    def _source(self, value: torch.Tensor) -> Any:
+    def _source(self, value: torch.Tensor) -> tuple[Any, Any] | None:
         """Return the object and the offset of a tensor over a file of the outline."""
         if not value.numel():
             return None
         return self._mappings.place_of(value.data_ptr())
 
-    def _whole(self, value: torch.Tensor) -> Any:
+    def _whole(self, value: torch.Tensor) -> torch.Tensor:
         """Read a nested tensor, whose rows no index tells."""
         plain = value.as_subclass(torch.Tensor)
         parts = [plain.values()] if plain.layout == torch.strided else []

@@ -109,7 +109,7 @@ class StoreBase(KeptOutside):
         yield plain
         self._store_snapshot(snapshot)
 
-    def _as_plain(self) -> Any:
+    def _as_plain(self) -> CollectionProtocol:
         return self._shown()
 
     def _leaves(self, out: list[Any]) -> None:
@@ -173,7 +173,7 @@ class StoreBase(KeptOutside):
         except KeyError:
             return self
 
-    def popitem(self) -> Any:
+    def popitem(self) -> tuple[str, Any]:
         """Remove the last entry, and return its key and value."""
         with self._server.batch():
             return super().popitem()

@@ -22,6 +22,8 @@ from tensordict.primitives.errors import KeyMessageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tensordict.containers.store.lazy import LazyStackedTensorDictStore
+
 
 __all__ = ["MSG_NO_STORE", "StoreConstructors"]
 
@@ -59,7 +61,7 @@ class StoreConstructors(OpenedStore):
         prefix: str = "tensordict",
         device: torch.device | str | int | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> LazyStackedTensorDictStore | Self:
         """Copy a collection to a new store, in one round trip.
 
         Args:
@@ -125,7 +127,7 @@ class StoreConstructors(OpenedStore):
         batch_dims: int | None = None,
         names: Sequence[str] | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> LazyStackedTensorDictStore | Self:
         """Copy a mapping to a new store. See ``TensorDict.from_dict`` and the class."""
         td = TensorDict.from_dict(
             input_dict,

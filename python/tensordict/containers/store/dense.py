@@ -30,6 +30,8 @@ from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tensordict.containers.dense import TensorDict
+
 
 __all__ = ["TensorDictStore"]
 
@@ -246,22 +248,22 @@ class TensorDictStore(StoreConstructors, PartialReads):  # type: ignore[misc]
                 owner = owner._child(part, tree)
         return owner._decoded(path, meta, data[path])
 
-    def _built(self, leaves: dict[tuple[str, ...], Any], tree: Tree) -> Any:
+    def _built(self, leaves: dict[tuple[str, ...], Any], tree: Tree) -> TensorDict:
         records = keys_below(self._prefix, tree.records_below(self._prefix))
         extra = {key: tree.extra[path] for key, path in records.items()}
         return build(leaves, extra, (self._size, self._reads_to, self._names))
 
-    def _shown_as_is(self) -> Any:
+    def _shown_as_is(self) -> TensorDict:
         tree, leaves = self._loaded(lambda metas: metas)
         return self._built(leaves, tree)
 
-    def _blank(self) -> Any:
+    def _blank(self) -> TensorDict:
         return self._sampled(torch.empty, False)
 
-    def _in_memory(self) -> Any:
+    def _in_memory(self) -> CollectionProtocol:
         return self._shown()
 
-    def _sampled_whole(self) -> Any:
+    def _sampled_whole(self) -> TensorDict:
         return self._sampled(expanded)
 
     def _sampled(self, make: Callable[..., torch.Tensor], is_fresh: bool = True) -> Any:

@@ -16,6 +16,8 @@ from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 
 if TYPE_CHECKING:
+    from tensordict.containers.dense import TensorDict
+    from tensordict.containers.store.encoding import Encoded
     from tensordict.containers.store.lazy import LazyStackedTensorDictStore
     from tensordict.containers.store.tree import Tree
     from tensordict.containers.store.writes import Snapshot
@@ -124,10 +126,10 @@ class _StoreStackElementView(StoreBase):
         state = (self._batch_size, self._device, self._td_dim_names)
         return build(leaves, {}, state)
 
-    def _shown_as_is(self) -> Any:
+    def _shown_as_is(self) -> TensorDict:
         return self._built(self._read(lambda tree: list(tree.metas))[1])
 
-    def _blank(self) -> Any:
+    def _blank(self) -> TensorDict:
         return self._shown_as_is()
 
     def _entries(self) -> dict[str, Any]:
@@ -190,7 +192,7 @@ class _StoreStackElementView(StoreBase):
                 pieces += rows.written(path, filled, meta, self._stack._stack_dim + 1)
         return pieces
 
-    def _new(self, path: str, value: Any) -> Any:
+    def _new(self, path: str, value: Any) -> Encoded:
         if type(value) is torch.Tensor:
             filler: Any = torch.zeros_like(value)
         else:
@@ -199,7 +201,7 @@ class _StoreStackElementView(StoreBase):
         values[self._number] = value
         return encode_members(path, values)
 
-    def _replaced(self, path: str, value: object) -> Any:
+    def _replaced(self, path: str, value: object) -> Encoded:
         stacked = self._stack._get_entry(path, NO_DEFAULT)
         values = list(stacked.unbind(self._stack._stack_dim))
         values[self._number] = value

@@ -24,6 +24,7 @@ from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tensordict.containers.dense import TensorDict
     from tensordict.containers.store.tree import Tree
 
 
@@ -376,7 +377,7 @@ class LazyStackedTensorDictStore(OpenedStore):
             *stacked_members, stack_dim=self._stack_dim, stack_dim_name=name
         )
 
-    def _shown_as_is(self) -> Any:
+    def _shown_as_is(self) -> LazyStackedTensorDict | TensorDict:
         """Make an ordinary collection, or a lazy stack if members differ in shape."""
         tree, data = self._read_all()
         if not all(self._leaf(p, m).is_even for p, m in tree.metas.items()):
@@ -391,7 +392,7 @@ class LazyStackedTensorDictStore(OpenedStore):
     def _state(self) -> tuple[Any, Any, Any]:
         return self._batch_size, self._reads_to, self._names
 
-    def _blank(self) -> Any:
+    def _blank(self) -> LazyStackedTensorDict | TensorDict:
         return self._shown_as_is()
 
     def _entries(self) -> dict[str, Any]:
@@ -406,7 +407,7 @@ class LazyStackedTensorDictStore(OpenedStore):
     def _path(self, *key: str) -> str:
         return self._server.path_to("", key)
 
-    def _sampled_whole(self) -> Any:
+    def _sampled_whole(self) -> TensorDict:
         tree = self._server.tree()
         leaves = {
             key: _sampled(self._leaf(path, tree.metas[path]), self)
@@ -434,7 +435,7 @@ class LazyStackedTensorDictStore(OpenedStore):
     def _sample_entry(self, key: str) -> Any:
         return self._sample_entries().get(key, NO_DEFAULT)
 
-    def _element(self, index: object) -> Any:
+    def _element(self, index: object) -> _StoreStackElementView | None:
         """Return a view of the member at an index, or None for any other index."""
         if isinstance(index, tuple) and len(index) == 1:
             index = index[0]

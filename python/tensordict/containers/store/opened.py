@@ -66,7 +66,7 @@ class OpenedStore(StoreBase):
     def _clear_device(self) -> None:
         self._device = None
 
-    def clone(self, recurse: bool = True, **kwargs: object) -> Any:
+    def clone(self, recurse: bool = True, **kwargs: object) -> Self:
         """Copy the store to a new one on the same server.
 
         Args:

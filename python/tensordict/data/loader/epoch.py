@@ -248,5 +248,5 @@ class Epoch:
                 self._end(lambda pipeline: pipeline.abandon())
 
 
-def _unchanged(batch: CollectionProtocol) -> Any:
+def _unchanged(batch: CollectionProtocol) -> CollectionProtocol:
     return batch

@@ -144,7 +144,7 @@ def _entries(
     tensors: Iterator[Tensor],
     others: Iterator[list[Any]],
     batch_size: list[int],
-) -> Any:
+) -> Tensor | NonTensorStack | TensorDict:
     if structure in (TENSOR, ARRAY):
         return next(tensors)
     if structure == OTHER:
@@ -163,7 +163,7 @@ def _entries(
     )
 
 
-def _column_of(values: list[Any]) -> Any:
+def _column_of(values: list[Any]) -> Tensor | NonTensorStack:
     if all(isinstance(value, bool | int | float | complex) for value in values):
         return torch.tensor(values)
     if all(isinstance(value, Tensor) for value in values):

@@ -127,7 +127,7 @@ class StreamDataset(IterableDataset[Any]):
                 raise ValueError("lengths= must not contain negative numbers.")
 
     @property
-    def shuffle(self) -> Any:
+    def shuffle(self) -> _Shuffles:
         """Whether each epoch has a new order; as a call, shuffle the list of streams.
 
         Iterations that have begun keep their list. The state of a loader contains the

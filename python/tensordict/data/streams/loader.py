@@ -292,7 +292,9 @@ def _to_lists(state: Any) -> dict[str, Any]:
     }
 
 
-def _from_lists(state: dict[str, Any]) -> Any:
+def _from_lists(
+    state: dict[str, Any],
+) -> tuple[Any, list[tuple[Any, ...] | None], Any, Any, list[Any]]:
     seats = [None if seat is None else tuple(seat) for seat in state["seats"]]
     return (
         state["step"],

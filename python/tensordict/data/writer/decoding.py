@@ -37,7 +37,7 @@ IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".we
 MSG_PILLOW = "Images need Pillow: pip install tensordict-rs[images]"
 
 
-def as_row(item: Any, kinds: Mapping[str, Any] | None = None) -> Any:
+def as_row(item: Any, kinds: Mapping[str, Any] | None = None) -> CollectionProtocol:
     """Convert a dictionary of fields (numbers, arrays, images, strings) to a tensordict.
 
     Args:
@@ -117,7 +117,9 @@ def _inside_lists(feature: Any) -> tuple[int, Any]:
     return num_dims, feature
 
 
-def _as_value(value: object, kind: Any = None) -> Any:
+def _as_value(
+    value: object, kind: Any = None
+) -> torch.Tensor | CollectionProtocol | NonTensorData[Any]:
     if isinstance(kind, ListOf):
         if isinstance(value, (torch.Tensor, np.ndarray)) and not len(value):
             return torch.as_tensor(value).to(kind.dtype)
@@ -215,7 +217,7 @@ def tar_samples(paths: Iterable[str | Path]) -> Iterator[dict[str, bytes]]:
             yield sample
 
 
-def decoded_sample(sample: Mapping[str, bytes]) -> Any:
+def decoded_sample(sample: Mapping[str, bytes]) -> CollectionProtocol:
     """Decode a sample of a tar file, each field by its suffix."""
     return as_row({field: _decoded(field, data) for field, data in sample.items()})
 

@@ -35,7 +35,7 @@ class _Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def load(self) -> Any:
+    def load(self) -> TensorDict | None:
         """Return the published rows; None if there are none."""
         if not (self.path / "meta.json").exists():
             return None

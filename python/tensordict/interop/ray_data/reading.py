@@ -54,7 +54,7 @@ class Folder:
         self._keys = keys
         self._rows = rows
 
-    def open(self) -> Any:
+    def open(self) -> TensorDict:
         """Map the files.
 
         Raises:

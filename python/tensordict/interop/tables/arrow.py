@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tensordict.containers.nontensor.stack import NonTensorStack
+
 __all__ = [
     "DTYPES",
     "Reader",
@@ -113,7 +115,7 @@ VALUES = {b"tensordict": b"values"}
 """The metadata of a field of numbers that are read as Python values, not as a tensor."""
 
 
-def import_pyarrow(asked: str) -> Any:
+def import_pyarrow(asked: str) -> ModuleType:
     """Import pyarrow for the function ``asked``.
 
     Raises:
@@ -276,7 +278,9 @@ class Reader:
         self.copy = copy
         self.counts_time = counts_time
 
-    def column(self, path: Path, field: Any, column: object) -> Any:
+    def column(
+        self, path: Path, field: Any, column: object
+    ) -> NonTensorStack | torch.Tensor | TensorDict:
         """Return the entry of a column of a table."""
         array = _as_one_array(self.pa, column)
         if (field.metadata or {}).items() >= VALUES.items():
@@ -325,7 +329,7 @@ class Reader:
             path, array.null_count, lambda: torch.from_numpy(_validity(array))
         )
 
-    def _values(self, path: Path, array: Any) -> Any:
+    def _values(self, path: Path, array: Any) -> NonTensorStack:
         """Return a Python value for each row; dictionary values are converted once."""
         if array.null_count:
             self._note(path, array)
@@ -457,7 +461,9 @@ class Reader:
         rows[missing] = float("nan") if rows.is_floating_point() else 0
         return rows
 
-    def _tensors(self, path: Path, array: Any, found: RayTensors) -> Any:
+    def _tensors(
+        self, path: Path, array: Any, found: RayTensors
+    ) -> NonTensorStack | torch.Tensor:
         """Return a column of Ray Data as a tensor ``[N, *F]`` or a nested tensor."""
         storage, shape = found
         table = None

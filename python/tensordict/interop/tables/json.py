@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
+    from tensordict.containers.nontensor.stack import NonTensorStack
     from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["read", "write"]
@@ -146,7 +147,9 @@ def _columns(records: object) -> dict[str, list[Any]]:
     return {name: [record.get(name) for record in records] for name in names}
 
 
-def _entry(rules: Rules, path: Path, values: list[Any]) -> Any:
+def _entry(
+    rules: Rules, path: Path, values: list[Any]
+) -> torch.Tensor | NonTensorStack:
     """Convert the values of a field to an entry."""
     kinds = set(map(type, values))
     is_missing = type(None) in kinds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,12 @@ from tensordict.interop.tables.columns import (
 )
 from tensordict.interop.tables.rules import Path, Rules, cells
 from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from tensordict.containers.dense import TensorDict
+    from tensordict.containers.nontensor.stack import NonTensorStack
 
 __all__ = ["columns_of", "from_pandas", "import_pandas", "to_pandas"]
 
@@ -37,7 +43,7 @@ MSG_MISSING_TIME = (
 MSG_NO_FRAME = "{} expects a pandas DataFrame, got a {}."
 
 
-def import_pandas(asked: str) -> Any:
+def import_pandas(asked: str) -> ModuleType:
     """Import pandas for the method ``asked``.
 
     Raises:
@@ -120,7 +126,7 @@ class _Reader:
         count = int(missing.sum())
         self.rules.note(path, count, lambda: torch.from_numpy(~missing))
 
-    def _values(self, path: Path, column: Any, missing: Any) -> Any:
+    def _values(self, path: Path, column: Any, missing: Any) -> NonTensorStack:
         """Return a Python value for each row, None for missing values."""
         values = column.astype(object).to_numpy(copy=True)
         if missing.any():
@@ -156,7 +162,9 @@ class _Reader:
             return self._numbers(path, values, missing)
         return self._values(path, column, missing)
 
-    def _of_arrow(self, path: Path, column: Any) -> Any:
+    def _of_arrow(
+        self, path: Path, column: Any
+    ) -> NonTensorStack | torch.Tensor | TensorDict:
         """Return the entry of a column whose memory is Arrow's."""
         import pyarrow as pa
 

@@ -16,6 +16,8 @@ from tensordict.interop.tables.columns import (
 )
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["from_polars", "to_polars"]
@@ -28,7 +30,7 @@ MSG_EMPTY_DIM = (
 MSG_NO_FRAME = "{} expects a DataFrame or LazyFrame of polars, got a {}."
 
 
-def _import_polars(asked: str) -> Any:
+def _import_polars(asked: str) -> ModuleType:
     try:
         import polars as pl
     except ImportError as error:

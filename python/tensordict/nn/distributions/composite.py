@@ -225,7 +225,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
 
     def _collected(
         self, values: dict[NestedKey, Any], shape: Sequence[int] = ()
-    ) -> Any:
+    ) -> TensorDict:
         return TensorDict(values, torch.Size(shape or ()) + self.batch_shape)
 
     def sample(self, shape: Any = None) -> Any:
@@ -261,7 +261,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
         return self._collected({key: dist.mean for key, dist in self.dists.items()})
 
     @property
-    def deterministic_sample(self) -> Any:
+    def deterministic_sample(self) -> TensorDict:
         """The deterministic samples of all distributions, as a tensordict."""
         return self._collected(
             {key: deterministic_sample(dist) for key, dist in self.dists.items()}
@@ -381,7 +381,7 @@ class CompositeDistribution(Distribution, Mapping[Any, Distribution]):
 
     def entropy_composite(
         self, samples_mc: int = 1, *, include_sum: bool | None = None
-    ) -> Any:
+    ) -> TensorDict:
         """Return the entropy of each distribution, as a tensordict.
 
         Args:

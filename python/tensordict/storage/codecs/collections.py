@@ -15,6 +15,7 @@ from tensordict.storage.safetensors_levels import Reader, Writer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tensordict.containers.lazy.stack import LazyStackedTensorDict
     from tensordict.storage.encoding import Decoder, Encoder
 
 __all__ = ["COLLECTIONS"]
@@ -96,7 +97,9 @@ class StackCodec(Codec):
             "names": list(value.names) if value._has_names() else None,
         }
 
-    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
+    def decode(
+        self, fields: Mapping[str, Any], decoder: Decoder
+    ) -> LazyStackedTensorDict:
         """Return the lazy stack."""
         members = decoder.decode(fields["members"])
         stack = classes.LazyStackedTensorDict(*members, stack_dim=fields["dim"])

@@ -14,6 +14,8 @@ from tensordict.storage.sharded import is_sharded
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torch.nn import Parameter
+
     from tensordict.storage.encoding import Decoder, Encoder
 
 __all__ = ["TENSORS"]
@@ -45,7 +47,7 @@ class ShardedCodec(Codec):
             "placements": list(layout.placements),
         }
 
-    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
+    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> torch.Tensor:
         """Return the tensor, assembled from all parts.
 
         Raises:
@@ -70,7 +72,7 @@ class ParameterCodec(Codec):
         inner = encoder.encode(value.detach(), path)
         return {"value": inner, "trains": value.requires_grad}
 
-    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
+    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Parameter:
         """Return the parameter."""
         return torch.nn.Parameter(decoder.decode(fields["value"]), fields["trains"])
 
@@ -90,7 +92,7 @@ class JaggedCodec(Codec):
         parts = {"values": value.values(), "offsets": value.offsets()}
         return {key: encoder.encode(part, (*path, key)) for key, part in parts.items()}
 
-    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
+    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> torch.Tensor:
         """Return the nested tensor."""
         return torch.nested.nested_tensor_from_jagged(
             decoder.decode(fields["values"]), decoder.decode(fields["offsets"])
@@ -116,7 +118,7 @@ class SparseCodec(Codec):
             "is_coalesced": value.is_coalesced(),
         }
 
-    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
+    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> torch.Tensor:
         """Return the sparse tensor."""
         return torch.sparse_coo_tensor(
             decoder.decode(fields["indices"]),
@@ -190,7 +192,7 @@ class TensorCodec(Codec):
             fields["device"] = str(value.device)
         return fields
 
-    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> Any:
+    def decode(self, fields: Mapping[str, Any], decoder: Decoder) -> torch.Tensor:
         """Return the tensor, on the device of the decoder or on its saved device."""
         tensor = decoder.placed(decoder.taken(fields), fields.get("device"))
         return tensor.requires_grad_() if fields.get("trains") else tensor

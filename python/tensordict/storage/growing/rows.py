@@ -249,7 +249,9 @@ def _is_plain(kind: type) -> bool:
     return kind is torch.Tensor
 
 
-def _joined_tensors(values: list[torch.Tensor], path: tuple[str, ...]) -> Any:
+def _joined_tensors(
+    values: list[torch.Tensor], path: tuple[str, ...]
+) -> torch.Tensor | Ragged:
     """Return the rows of an entry from one tensor for each row.
 
     Raises:

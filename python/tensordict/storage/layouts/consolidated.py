@@ -385,7 +385,7 @@ def load(
 
 def moved(
     td: CollectionProtocol, device: torch.device, non_blocking: bool | None
-) -> Any:
+) -> TensorCollection | None:
     """Copy a consolidated collection to a device in one copy; return None if not consolidated."""
     state = state_of(td)
     if state is None:
@@ -421,7 +421,7 @@ def _order_as(copied: Any, source: CollectionProtocol) -> None:
 # Consolidating ------------------------------------------------------------------------
 
 
-def rebuild(description: dict[str, Any], storage: torch.Tensor) -> Any:
+def rebuild(description: dict[str, Any], storage: torch.Tensor) -> TensorCollection:
     """Return the collection of a description over a buffer. Pickles call this function."""
     loaded = Source(storage).collection(description, ())
     return marked(loaded, storage, description)
@@ -429,7 +429,7 @@ def rebuild(description: dict[str, Any], storage: torch.Tensor) -> Any:
 
 def marked(
     td: TensorCollection, storage: torch.Tensor, description: dict[str, Any]
-) -> Any:
+) -> TensorCollection:
     """Mark a collection as consolidated in a buffer, and return it."""
     state = {"storage": storage, "metadata": description}
     td._consolidated_home().__dict__["_consolidated"] = state

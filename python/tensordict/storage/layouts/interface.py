@@ -18,6 +18,7 @@ from tensordict.storage.read_into_memory import gets_copies
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import NoReturn
 
     from tensordict.primitives.protocol import CollectionProtocol
     from tensordict.storage.layouts import LoadOptions, SaveOptions
@@ -125,7 +126,7 @@ class Layout(ABC):
 
     def make_like(
         self, td: CollectionProtocol, prefix: object, options: SaveOptions
-    ) -> Any:
+    ) -> NoReturn:
         """Save zeros with the shapes of ``td``. They take no disk space until written to.
 
         Raises:

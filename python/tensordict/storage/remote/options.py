@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
 
 __all__ = ["SCHEMES", "obstore", "split_url", "store_of"]
 
@@ -72,7 +73,7 @@ MSG_OPTIONS: Final = (
 )
 
 
-def obstore(url: object) -> Any:
+def obstore(url: object) -> ModuleType:
     """Import the library.
 
     Raises:

@@ -184,7 +184,9 @@ class Place:
             with naming(self):
                 obstore(self).delete(self.store, keys)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(
+        self,
+    ) -> tuple[type[Self], tuple[str, str, dict[str, Any], str | None, Any]]:
         if self.is_in_memory:
             raise TypeError(MSG_MEMORY)
         fields = self.url, self.root, dict(self.options), self._base, self._given

@@ -12,7 +12,8 @@ from tensordict.storage.remote.reading import read_all
 from tensordict.storage.remote.segments import Segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from typing import Self
 
     from tensordict.storage.remote.objects import RemoteObject
 
@@ -180,10 +181,10 @@ class RemoteTensor(torch.Tensor):
             shape, dtype = self.shape, self.dtype
         return RemoteTensor.of, (self._object, self._offset, shape, dtype, self._limit)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[torch.Tensor]:
         return iter(self._read_within("This loop"))
 
     @classmethod

@@ -42,7 +42,9 @@ class _ParentShape:
     A view has an instance attribute of this name, which hides this descriptor.
     """
 
-    def __get__(self, tensor: torch.Tensor | None, owner: object = None) -> Any:
+    def __get__(
+        self, tensor: torch.Tensor | None, owner: object = None
+    ) -> Self | torch.Size:
         return self if tensor is None else tensor.shape
 
 
