@@ -24,7 +24,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SERVER = get_context("forkserver")
-SERVER.set_forkserver_preload(["tensordict", "torch.distributed.fsdp", "torch._dynamo", "torch.distributed.checkpoint.state_dict", "pytest"])
+SERVER.set_forkserver_preload(
+    [
+        "tensordict",
+        "torch.distributed.fsdp",
+        "torch._dynamo",
+        "torch.distributed.checkpoint.state_dict",
+        "pytest",
+    ]
+)
 
 PRELUDE = """
 import faulthandler, os, sys, threading

@@ -466,7 +466,7 @@ class _UcxxListener(Listener):
 
 def listen(
     host: str | None, port: int, timeout: float | None, transport: str | None
-) -> _UcxxListener | _SocketListener:
+) -> Any:
     """Bind a port. ``start(take)`` of the result then passes each connection to ``take``.
 
     Raises:
