@@ -488,46 +488,94 @@ def test_replicas_that_differ_are_those_of_rank_0(four: Ranks, tmp_path: Path) -
     four.all(save_differing_replicas, str(tmp_path))
 
 
-def save_apart(rank: int, folder: str) -> list[list[str]]:
-    """Save models on two meshes, which are equal in step 2 alone; the warnings."""
+def model_apart(value: float, placement: Any) -> nn.Module:
+    """A model on one of two meshes of two ranks, with ``value`` in its parameters."""
     mesh = mesh_of((2, 2))["b"]
+    shapes = {"large": (1000, 2), "one": (4, 2), "two": (4,)}
     model = holding(
         **{
-            name: DTensor.from_local(torch.zeros(shape), mesh, [Shard(0)])
-            for name, shape in (("large", (200_000, 2)), ("one", (3, 2)), ("two", (3,)))
+            name: distribute_tensor(
+                torch.full(shape, value if name != "one" else 0.0),
+                mesh,
+                [placement if len(shape) > 1 else Shard(0)],
+                src_data_rank=None,
+            )
+            for name, shape in shapes.items()
         }
     )
-    model.register_buffer("count", torch.tensor(float(rank)))
+    model.register_buffer("count", torch.tensor(value))
+    return model
+
+
+def save_apart(rank: int, folder: str, divisions: tuple[int, int]) -> list[str]:
+    """Save models on two meshes, which are equal in step 2 alone; the errors."""
+    placement = Shard(divisions[rank // 2])
     checkpointer = Checkpointer(folder, durable=False)
     said = []
     for step in (1, 2, 3):
-        for name, value in model.named_parameters():
-            is_other = step != 2 and rank >= 2 and name != "one"
-            value.to_local().fill_(step + 10 * is_other)
-        with warnings.catch_warnings(record=True) as met:
-            warnings.simplefilter("always")
+        is_other = step != 2 and rank >= 2
+        model = model_apart(step + 10.0 * is_other, placement)
+        try:
             checkpointer.save(step, model=model)
-        said.append([str(each.message) for each in met])
-    for step in (1, 2, 3):
-        for value in model.state_dict().values():
-            whole(value).zero_()
-        checkpointer.restore(step, model=model)
-        for value in model.parameters():
-            assert torch.equal(
-                value.to_local(), torch.full_like(value.to_local(), step)
-            )
-        assert model.count == 0
+        except RuntimeError as error:
+            said.append(str(error))
+    assert checkpointer.steps() == [2]
+    model = model_apart(0.0, placement)
+    checkpointer.restore(model=model)
+    for name, value in [*model.named_parameters(), *model.named_buffers()]:
+        assert torch.all(whole(value) == (0 if name == "one" else 2)), name
     return said
 
 
-def test_models_on_meshes_of_their_own_are_no_mix(four: Ranks, tmp_path: Path) -> None:
-    first, *others = four.all(save_apart, str(tmp_path / "run"))
-    assert others == [[[], [], []]] * 3
-    assert not first[1]
-    for said in (first[0], first[2]):
-        (text,) = said
-        assert "2 tensors of 'model' that differ on the ranks 2, 3" in text
-        assert "The first tensor is 'large'" in text
+@pytest.mark.parametrize("divisions", [(0, 0), (0, 1)])
+def test_models_on_meshes_of_their_own_are_no_mix(
+    four: Ranks, tmp_path: Path, divisions: tuple[int, int]
+) -> None:
+    for said in four.all(save_apart, str(tmp_path / "run"), divisions):
+        assert len(said) == 2
+        for text in said:
+            assert "2 tensors differ between the rank 0 and the ranks 2, 3" in text
+            assert "The first tensor is 'large'" in text
+            assert "process_group=" in text
+            assert "per_rank=['model']" in text
+
+
+def save_per_rank(rank: int, folder: str, widths: tuple[int, int]) -> None:
+    """Save parts of each mesh under one name, and restore them there and elsewhere."""
+    mesh, width = mesh_of((2, 2))["b"], widths[rank // 2]
+
+    def make(value: float) -> tuple[nn.Module, torch.optim.Optimizer]:
+        full = torch.full((5, width), value)
+        placed = distribute_tensor(full, mesh, [Shard(0)], src_data_rank=None)
+        model = holding(weight=placed)
+        model.weight.requires_grad_()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+        optimizer.state[model.weight]["momentum_buffer"] = placed.detach() * 2
+        return model, optimizer
+
+    checkpointer = Checkpointer(
+        folder, durable=False, per_rank=["model", "optimizer"]
+    )
+    value = 1.0 + rank // 2
+    model, optimizer = make(value)
+    checkpointer.save(1, model=model, optimizer=optimizer)
+    model, optimizer = make(0.0)
+    checkpointer.restore(model=model, optimizer=optimizer)
+    state = optimizer.state[model.weight]["momentum_buffer"]
+    assert torch.equal(whole(model.weight), torch.full((5, width), value))
+    assert torch.equal(whole(state), torch.full((5, width), 2 * value))
+    other = distribute_tensor(torch.zeros(5, widths[0]), mesh_of((4,)), [Shard(0)])
+    with pytest.raises(RuntimeError, match="saved apart|size mismatch|cannot restore"):
+        checkpointer.restore(model=holding(weight=other))
+    assert torch.all(other.to_local() == 0)
+
+
+@pytest.mark.parametrize("widths", [(3, 3), (3, 4)])
+def test_each_mesh_saves_its_own_part(
+    four: Ranks, tmp_path: Path, widths: tuple[int, int]
+) -> None:
+    four.all(save_per_rank, str(tmp_path), widths)
+    assert verify(tmp_path / "step-1") == []
 
 
 # The share of each rank ----------------------------------------------------------------------
@@ -801,6 +849,34 @@ def test_a_training_goes_on_on_another_mesh(
     if options.get("dedupe"):
         for file in (tmp_path / "step-2").glob("*.safetensors"):
             assert file.stat().st_nlink == 2, file.name
+
+
+def evaluate_and_save(rank: int, folder: str) -> None:
+    """Save and restore while a module of FSDP2 has its gathered parameters."""
+    model = two_dims((2,))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    train(model, optimizer)
+    expected = {
+        name: whole(optimizer.state[parameter]["exp_avg"])
+        for name, parameter in model.named_parameters()
+    }
+    with torch.no_grad():
+        model[2](numbers(4, 8))
+    checkpointer = Checkpointer(folder, durable=False)
+    checkpointer.save(1, model=model, optimizer=optimizer)
+    fresh = two_dims((2,), seed=1)
+    parameters = list(fresh.parameters())[::-1]
+    optimizer = torch.optim.AdamW(parameters, lr=0.5)
+    with torch.no_grad():
+        fresh[2](numbers(4, 8))
+    checkpointer.restore(model=fresh, optimizer=optimizer)
+    fresh[2].reshard()
+    for name, parameter in fresh.named_parameters():
+        assert torch.equal(whole(optimizer.state[parameter]["exp_avg"]), expected[name])
+
+
+def test_a_save_after_an_evaluation_knows_the_names(two: Ranks, tmp_path: Path) -> None:
+    two.all(evaluate_and_save, str(tmp_path))
 
 
 # Steps of before ----------------------------------------------------------------------

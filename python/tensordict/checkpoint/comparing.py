@@ -24,6 +24,12 @@ BLOCK_BYTES = 1 << 20
 """The number of bytes under one checksum; the last block of a tensor may be shorter."""
 
 
+MSG_MIXED = (
+    "The ranks {} and {} would fill their parts of one DTensor, on the mesh of the ranks {}, "
+    "with values that per_rank= saved apart. Restore on the meshes that saved the step. "
+    "Nothing was changed."
+)
+
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -64,6 +70,8 @@ class Needing:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self._digests: dict[tuple[int, ...], Any] = {}
+        self._writers: dict[tuple[int, ...], Any] = {}
+        """By mesh, the digest of the ranks that wrote the parts of the tensors."""
         self._alike: set[tuple[int, ...]] = set()
         self._counts: dict[tuple[int, ...], int] = {}
         self._turns: dict[tuple[int, ...], dict[Any, int]] = {}
@@ -79,25 +87,37 @@ class Needing:
         if layout.ranks not in self._digests:
             begun = hashlib.sha256(repr(layout.ranks).encode())
             self._digests[layout.ranks] = begun
+            self._writers[layout.ranks] = hashlib.sha256()
         digest = self._digests[layout.ranks]
         announced = stored.name, layout.shape, layout.mesh, layout.placements
         digest.update(repr(announced).encode())
+        self._writers[layout.ranks].update(stored.grid.writers().encode())
         return Order(count, turn)
 
-    def told(self) -> tuple[int, set[str]]:
-        """Return what this rank announces: its number, and one digest for each mesh."""
-        return self.rank, {digest.hexdigest() for digest in self._digests.values()}
-
-    def agree(self, announcements: Iterable[tuple[int, set[str]]]) -> None:
-        """Take all announcements: ranks with equal digests share the comparing."""
-        digests_by_rank = dict(announcements)
-        self._alike = {
-            ranks
+    def told(self) -> tuple[int, dict[str, str]]:
+        """Return what this rank announces: its number, and the digests of each mesh."""
+        return self.rank, {
+            digest.hexdigest(): self._writers[ranks].hexdigest()
             for ranks, digest in self._digests.items()
-            if all(
-                digest.hexdigest() in digests_by_rank.get(rank, ()) for rank in ranks
-            )
         }
+
+    def agree(self, announcements: Iterable[tuple[int, dict[str, str]]]) -> None:
+        """Take all announcements: ranks with equal digests share the comparing.
+
+        Raises:
+            RuntimeError: the ranks of a mesh read one tensor from different saves.
+        """
+        digests_by_rank = dict(announcements)
+        self._alike = set()
+        for ranks, digest in self._digests.items():
+            own_digest, own_writers = digest.hexdigest(), self._writers[ranks].hexdigest()
+            writers = [digests_by_rank.get(rank, {}).get(own_digest) for rank in ranks]
+            for rank, others in zip(ranks, writers, strict=True):
+                if others not in (None, own_writers):
+                    text = MSG_MIXED.format(self.rank, rank, list(ranks))
+                    raise RuntimeError(text)
+            if None not in writers:
+                self._alike.add(ranks)
 
     def share(self, layout: Layout | None) -> bool:
         """Return whether the ranks of a layout's mesh share the comparing."""

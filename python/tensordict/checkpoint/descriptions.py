@@ -63,6 +63,7 @@ def describe_for_others(item: Described) -> Description:
         }
     return {
         "is_shared": item.is_shared,
+        "is_per_rank": item.is_per_rank,
         "names": item.about.get("names"),
         "parameters": item.about.get("parameters"),
         "plain": plain,

@@ -170,7 +170,7 @@ class ItemFiles:
         if source is None:
             raise RuntimeError(MSG_MISSING.format(self.directory, name))
         dtype = dtype_of_file(source.dtype)
-        return Stored.of(name, dtype, tuple(source.shape), [source])
+        return Stored.of(name, dtype, tuple(source.shape), [source], [self.rank])
 
     def of_fields(self, fields: Mapping[str, Any]) -> Stored:
         """Return the tensor to which the JSON of an ``Encoder`` refers."""
@@ -188,7 +188,8 @@ class ItemFiles:
         # The tensor is stored as bytes, and such tensors are never divided.
         shape = tuple(fields["shape"])
         source = found.find(0)._replace(box=whole(shape))
-        return Stored.of(found.name, dtype_of(fields["dtype"]), shape, [source])
+        dtype, ranks = dtype_of(fields["dtype"]), found.grid.ranks
+        return Stored.of(found.name, dtype, shape, [source], ranks)
 
     def _divided(
         self, name: str, dtype: torch.dtype, shape: Sequence[int], number: int

@@ -36,6 +36,8 @@ class Described:
     """The names of a module's buffers."""
     is_shared: bool = False
     """Whether all ranks own the item together. If false, each rank saves its own."""
+    is_per_rank: bool = False
+    """Whether ``per_rank=`` names the item, so that each mesh saves its own ``DTensor``s."""
 
 
 def describe(name: str, item: object, **options: Any) -> Described:
@@ -83,4 +85,5 @@ def describe_all(
     for item_described in described:
         if item_described.name in per_rank:
             item_described.is_shared = False
+            item_described.is_per_rank = True
     return described

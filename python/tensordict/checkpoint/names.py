@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -103,6 +104,20 @@ def _is_wrapped(names: set[str], others: set[str]) -> bool:
     )
 
 
+def _reshard(module: nn.Module) -> None:
+    """Let ``fully_shard`` register the sharded parameters, which the optimizer has.
+
+    After a forward pass without a backward pass, as in an evaluation, a module may still
+    have the gathered parameters.
+    """
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return
+    for submodule in module.modules():
+        if isinstance(submodule, fsdp.FSDPModule):
+            submodule.reshard()
+
+
 def parameter_names(items: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
     """Return the item and bare name of each parameter of all modules, by ``id``."""
     found: dict[int, tuple[str, str]] = {}
@@ -110,6 +125,7 @@ def parameter_names(items: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
         module = unwrapped(value)
         if not isinstance(module, nn.Module):
             continue
+        _reshard(module)
         named = dict(module.named_parameters(remove_duplicate=False))
         bare = bare_names(module, named)
         for name, parameter in named.items():

@@ -96,6 +96,14 @@ class Grid:
         found: str = self.known["digest"]
         return found
 
+    def writers(self) -> str:
+        """Return a digest of the ranks that wrote the parts."""
+        if "writers" not in self.known:
+            text = repr(list(self.ranks))
+            self.known["writers"] = hashlib.sha256(text.encode()).hexdigest()
+        found: str = self.known["writers"]
+        return found
+
     def shape(self) -> list[int]:
         """Return the shape that the parts cover together."""
         if "shape" not in self.known:
@@ -119,10 +127,22 @@ class Stored(NamedTuple):
 
     @staticmethod
     def of(
-        name: str, dtype: torch.dtype, shape: tuple[int, ...], sources: list[Source]
+        name: str,
+        dtype: torch.dtype,
+        shape: tuple[int, ...],
+        sources: list[Source],
+        ranks: Sequence[int] = (),
     ) -> Stored:
-        """Return a stored tensor whose sources are already known."""
-        grid = Grid([source.box for source in sources])
+        """Return a stored tensor whose sources are already known.
+
+        Args:
+            name: its name.
+            dtype: its dtype.
+            shape: its shape.
+            sources: its sources.
+            ranks: the rank that wrote each source, if known.
+        """
+        grid = Grid([source.box for source in sources], ranks)
         return Stored(name, dtype, shape, grid, sources.__getitem__)
 
     @property

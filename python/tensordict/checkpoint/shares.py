@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tensordict import _rust
-from tensordict.checkpoint.copies import Copies, apart_message
+from tensordict.checkpoint.copies import apart_message, compare_copies
 from tensordict.checkpoint.descriptions import (
     describe_for_others,
     digest_of,
@@ -26,11 +26,12 @@ from tensordict.storage.sharded import regions_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tensordict.checkpoint.copies import Copies
     from tensordict.checkpoint.descriptions import Description, Plain
     from tensordict.checkpoint.distributed import Ranks
     from tensordict.checkpoint.items import Described
     from tensordict.storage.safetensors_levels import Leaf
-    from tensordict.storage.sharded import Box, Sharded
+    from tensordict.storage.sharded import Box, Layout, Sharded
 
 __all__ = ["Shared", "Sharer"]
 
@@ -165,7 +166,7 @@ class Sharer:
                     descriptions[number], abouts[number] = first[0], first[1]
                 for name, digest in zip(details[lowest][0][2], numbers, strict=True):
                     by_name.setdefault(name, {})[number] = digest
-        copies, differing = self._compare_copies(descriptions, items)
+        copies, differing = compare_copies(self.ranks, descriptions, items)
         members, here = self.ranks.members, self.ranks.here
         plan = _Plan(
             descriptions, by_name, len(members), layouts, members, here, differing
@@ -193,25 +194,6 @@ class Sharer:
             error = caught
         ranks.raise_together(error)
         return digests, summary
-
-    def _compare_copies(
-        self,
-        descriptions: Mapping[int, Mapping[str, Description]],
-        items: list[Described],
-    ) -> tuple[Copies, dict[tuple[str, str], list[int]]]:
-        """Compare copies on several meshes; return the ranks that differ, by name."""
-        ranks: Any = self.ranks
-        copies = Copies(descriptions)
-        if not copies.names:
-            return copies, {}
-        own_digests: Any = {}
-        error: Exception | None = None
-        try:
-            own_digests = copies.digests(items)
-        except Exception as caught:  # noqa: BLE001 (all ranks raise it)
-            error = caught
-        ranks.raise_together(error)
-        return copies, copies.compare(ranks.gather(own_digests))
 
 
 def _own_rank() -> int:
@@ -283,14 +265,15 @@ class _Plan:
         self._turns: dict[int, list[int]] = {}
         self._total = 0
         # By item: the grid index of each name, and the undivided tensors by rank.
-        self.parts: dict[str, dict[str, int]] = {}
+        # Of an item with `per_rank=`, the key is the name with the ranks of its mesh.
+        self.parts: dict[str, dict[Any, int]] = {}
         self.whole: dict[str, dict[int, dict[str, int]]] = {}
         self._divide()
 
     def _divide(self) -> None:
         # Item, name, parts with their ranks, bytes of an element, and how it may be
         # divided.
-        wanted: list[tuple[str, str, dict[Box, list[int]], int, str]] = []
+        wanted: list[tuple[str, Any, dict[Box, list[int]], int, str]] = []
         items = dict.fromkeys(
             item for described in self.descriptions.values() for item in described
         )
@@ -304,8 +287,9 @@ class _Plan:
                 for kind in ("plain", "sharded")
             }
             for name in names["sharded"]:
-                boxes, size = self._sharded(item, name)
-                wanted.append((item, name, boxes, size, "sharded"))
+                for key, layouts in self._by_mesh(item, name).items():
+                    boxes, size = self._sharded(item, name, layouts)
+                    wanted.append((item, key, boxes, size, "sharded"))
             for name in names["plain"]:
                 boxes, size, is_whole = self._plain(item, name, names["sharded"])
                 wanted.append((item, name, boxes, size, "whole" if is_whole else ""))
@@ -327,9 +311,20 @@ class _Plan:
             if name in described.get(item, {}).get(kind, ())
         }
 
-    def _sharded(self, item: str, name: str) -> tuple[dict[Box, list[int]], int]:
+    def _by_mesh(self, item: str, name: str) -> dict[Any, dict[int, tuple[Layout, str]]]:
+        """Return the layouts and dtypes of a ``DTensor`` by rank, for each saved tensor."""
+        found: dict[int, tuple[Layout, str]] = self._described_by(item, "sharded", name)
+        if not self.descriptions[next(iter(found))][item]["is_per_rank"]:
+            return {name: found}
+        by_mesh: dict[Any, dict[int, tuple[Layout, str]]] = {}
+        for first, (layout, dtype) in found.items():
+            by_mesh.setdefault((name, layout.ranks), {})[first] = layout, dtype
+        return by_mesh
+
+    def _sharded(
+        self, item: str, name: str, layouts_by_rank: Mapping[int, tuple[Layout, str]]
+    ) -> tuple[dict[Box, list[int]], int]:
         """Return the boxes of a ``DTensor`` with their ranks, and the element size."""
-        layouts_by_rank = self._described_by(item, "sharded", name)
         first, (layout, dtype) = next(iter(layouts_by_rank.items()))
         for other, (other_layout, other_dtype) in layouts_by_rank.items():
             if other_layout.shape != layout.shape or dtype != other_dtype:
@@ -425,7 +420,7 @@ class _Plan:
         )
 
     def _assign(
-        self, item: str, name: str, boxes: Mapping[Box, list[int]], size: int, how: str
+        self, item: str, name: Any, boxes: Mapping[Box, list[int]], size: int, how: str
     ) -> None:
         """Choose the ranks that write the parts of a tensor."""
         key: Any
@@ -512,6 +507,11 @@ class _Plan:
         """Return what a rank writes of its items."""
         for item in items:
             parts = self.parts.get(item.name, {})
+            if item.is_per_rank:
+                parts = {
+                    name: parts[name, layout.ranks]
+                    for name, (layout, _) in item.sharded.items()
+                }
             tensors: dict[str, Leaf] = {}
             for name, leaf in item.tensors.items():
                 grid = self.grids[parts[name]] if name in parts else None
