@@ -529,6 +529,12 @@ def save_or_die(rank: int, folder: str, phase: str) -> str:
                 restoring = sys.modules["tensordict.checkpoint.restoring"]
                 restoring.Restoring.prepare = lambda *_: die()
             checkpointer.restore(model=model, item=item)
+        if phase == "export":
+            if rank == DIES:
+                from tensordict.checkpoint import export_dcp
+
+                export_dcp._Writer.write_data = lambda *_: die()  # type: ignore[method-assign]
+            checkpointer.export(Path(folder) / "out", format="dcp")
     except (OSError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
@@ -544,6 +550,7 @@ def save_or_die(rank: int, folder: str, phase: str) -> str:
         "wait",
         "prepare",
         "load_state_dict",
+        "export",
     ],
 )
 def test_a_rank_that_dies_is_named_on_all(tmp_path: Path, phase: str) -> None:
@@ -556,7 +563,8 @@ def test_a_rank_that_dies_is_named_on_all(tmp_path: Path, phase: str) -> None:
     assert answers[DIES] is None
     for answer in answers[:DIES] + answers[DIES + 1 :]:
         assert f"rank {DIES}" in answer, answers
-    is_saved = phase in ("wait", "prepare", "load_state_dict")
+    is_saved = phase in ("wait", "prepare", "load_state_dict", "export")
+    assert "out" not in str(os.listdir(tmp_path / "run"))
     assert Checkpointer(tmp_path / "run").steps() == [1] * is_saved
     assert not isinstance(answers[0], Raised)
     # The next training sweeps what is left, and goes on.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -553,9 +552,7 @@ def save_per_rank(rank: int, folder: str, widths: tuple[int, int]) -> None:
         optimizer.state[model.weight]["momentum_buffer"] = placed.detach() * 2
         return model, optimizer
 
-    checkpointer = Checkpointer(
-        folder, durable=False, per_rank=["model", "optimizer"]
-    )
+    checkpointer = Checkpointer(folder, durable=False, per_rank=["model", "optimizer"])
     value = 1.0 + rank // 2
     model, optimizer = make(value)
     checkpointer.save(1, model=model, optimizer=optimizer)

@@ -110,7 +110,10 @@ class Needing:
         digests_by_rank = dict(announcements)
         self._alike = set()
         for ranks, digest in self._digests.items():
-            own_digest, own_writers = digest.hexdigest(), self._writers[ranks].hexdigest()
+            own_digest, own_writers = (
+                digest.hexdigest(),
+                self._writers[ranks].hexdigest(),
+            )
             writers = [digests_by_rank.get(rank, {}).get(own_digest) for rank in ranks]
             for rank, others in zip(ranks, writers, strict=True):
                 if others not in (None, own_writers):

@@ -113,7 +113,9 @@ class Copies:
             pieces = [box]
             for layout in layouts:
                 shards = layout.boxes()
-                found = (intersection(piece, shard) for piece in pieces for shard in shards)
+                found = (
+                    intersection(piece, shard) for piece in pieces for shard in shards
+                )
                 pieces = [piece for piece in found if piece is not None]
             self._pieces[layouts, box] = pieces
         for piece in self._pieces[layouts, box]:

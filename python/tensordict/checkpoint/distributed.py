@@ -13,7 +13,7 @@ import shutil
 import socket
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
@@ -22,13 +22,14 @@ from tensordict.checkpoint.lost_ranks import note_processes, tell_process, wait_
 from tensordict.checkpoint.steps import Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from tensordict.checkpoint.steps import Step
     from tensordict.checkpoint.turns import Turn
 
 __all__ = [
+    "COULD_NOT_EXPORT",
     "Publication",
     "Ranks",
     "begin_parts",
@@ -38,8 +39,11 @@ __all__ = [
     "rank_file",
     "ranks",
     "refuse_unshared",
+    "run_together",
     "sweep_parts",
 ]
+
+_Result = TypeVar("_Result")
 
 PARTS = ".parts-"
 
@@ -82,6 +86,7 @@ MSG_ASKED = "All ranks must restore the same step, but they asked for {}, by ran
 MSG_UNPUBLISHED = "The step {} did not appear in '{}': rank {} could not write it{}."
 MSG_LATE = "The step {} did not appear in '{}' within {} seconds."
 MSG_OTHER = "Rank {} {}: {}"
+COULD_NOT_EXPORT = "could not export"
 
 
 class Ranks(NamedTuple):
@@ -265,6 +270,33 @@ class Ranks(NamedTuple):
     def part(self, directory: Path, token: str, rank: int) -> Path:
         """Return the folder into which a rank writes its part."""
         return self.folder(directory, token) / f"rank-{rank:05}"
+
+
+def run_together(
+    work: Callable[[], _Result], group: Ranks | None, failed_action: str
+) -> _Result:
+    """Return the result of this rank's part of the work; raise an error of any rank on all.
+
+    Args:
+        work: the part of the work of this rank.
+        group: the ranks that work together; None if there is one process.
+        failed_action: the words for the error of another rank, such as "could not export".
+
+    Raises:
+        Exception: the error of this rank.
+        RuntimeError: another rank has an error, or has ended.
+    """
+    if group is None:
+        return work()
+    error: Exception | None = None
+    result: Any = None
+    try:
+        result = work()
+    except Exception as caught:  # noqa: BLE001 (all ranks raise it)
+        error = caught
+    group.raise_together(error, failed_action)
+    found: _Result = result
+    return found
 
 
 def ranks(group: Any = None) -> Ranks | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 
 from tensordict import _rust
+from tensordict.checkpoint.distributed import COULD_NOT_EXPORT, run_together
 from tensordict.checkpoint.lazy_state import MSG_ITEM, LazyTensors, state_of_step
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.errors import MissingKeyError
@@ -42,7 +43,6 @@ MSG_NONE = (
 )
 MSG_LEFT_OUT = "A Hugging Face folder holds only tensors, so these are left out: {}."
 MSG_THERE = "It exists already, and is not replaced"
-COULD_NOT = "could not export"
 
 
 class Export(NamedTuple):
@@ -184,7 +184,7 @@ def _publish(load: _Load, target: Path, how: Export, group: Ranks | None) -> Non
                 _sync_one(target.parent)
 
     try:
-        _together(begin, group)
+        run_together(begin, group, COULD_NOT_EXPORT)
         if how.format == "dcp":
             from tensordict.checkpoint.export_dcp import write_dcp
 
@@ -193,30 +193,18 @@ def _publish(load: _Load, target: Path, how: Export, group: Ranks | None) -> Non
                 if isinstance(source.state, dict)
                 else {str(how.item): source.state}
             )
-            _together(
-                lambda: write_dcp(state, source.tensors, folder, group),
-                group,
-            )
+            write_dcp(state, source.tensors, folder, group)
         else:
-            _together(lambda: _write_shards(source, folder, how, group), group)
-        _together(end, group)
+            run_together(
+                lambda: _write_shards(source, folder, how, group),
+                group,
+                COULD_NOT_EXPORT,
+            )
+        run_together(end, group, COULD_NOT_EXPORT)
     except BaseException:
-        if is_first:
-            shutil.rmtree(folder, ignore_errors=True)
+        # Every rank removes it: rank 0 may have ended, or others may still write.
+        shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _together(write: Callable[[], None], group: Ranks | None) -> None:
-    """Run this rank's part of the work; an error of any rank is raised on all."""
-    if group is None:
-        write()
-        return
-    error: Exception | None = None
-    try:
-        write()
-    except Exception as caught:  # noqa: BLE001 (all ranks raise it)
-        error = caught
-    group.raise_together(error, COULD_NOT)
 
 
 def _refuse_present(target: Path, how: Export) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StorageInfo
 from torch.distributed.checkpoint.planner import WriteItemType
-from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 from torch.utils import _pytree
+
+from tensordict.checkpoint.distributed import COULD_NOT_EXPORT, run_together
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from tensordict.checkpoint.lazy_state import LazyTensors
 
 __all__ = ["write_dcp"]
-
-MSG_OTHER = "Rank {} could not export: {}"
 
 
 class _Planner(DefaultSavePlanner):
@@ -86,7 +83,8 @@ def write_dcp(
 ) -> None:
     """Write a state; each rank writes a part.
 
-    A rank raises its own error, or else an error about the lowest rank that failed.
+    The ranks exchange plans and results through their own group calls, which name a rank
+    that fails or ends.
 
     Args:
         state: the state, the same on all ranks.
@@ -98,27 +96,28 @@ def write_dcp(
         RuntimeError: a file of the step is damaged, or another rank failed.
         OSError: a file could not be written.
     """
-    try:
-        _save(state, tensors, folder, group)
-    except CheckpointException as error:
-        # CheckpointException is no Exception, and contains the errors of all ranks.
-        own_rank = 0 if group is None else group.rank
-        if own_rank in error.failures:
-            raise error.failures[own_rank][0] from None
-        rank, (cause, _) = min(error.failures.items(), key=lambda pair: pair[0])
-        raise RuntimeError(MSG_OTHER.format(rank, cause)) from None
+    rank = 0 if group is None else group.rank
+    planner, writer = _Planner(tensors), _Writer(folder, sync_files=False)
 
-
-def _save(
-    state: dict[str, Any], tensors: LazyTensors, folder: Path, group: Ranks | None
-) -> None:
-    with warnings.catch_warnings():
-        # torch warns that there are no ranks.
-        warnings.filterwarnings("ignore", message="torch.distributed is")
-        save(
-            state,
-            storage_writer=_Writer(folder, sync_files=False),
-            planner=_Planner(tensors),
-            process_group=None if group is None else group.group,
-            no_dist=group is None,
+    def plan() -> SavePlan:
+        planner.set_up_planner(
+            state_dict=state,
+            storage_meta=writer.storage_meta(),
+            is_coordinator=rank == 0,
         )
+        writer.set_up_storage_writer(rank == 0)
+        return writer.prepare_local_plan(planner.create_local_plan())
+
+    local_plan = run_together(plan, group, COULD_NOT_EXPORT)
+    local_plans = [local_plan] if group is None else group.gather(local_plan)
+    # Every rank makes the same global plan, so only results are exchanged after this.
+    plans, metadata = planner.create_global_plan(local_plans)
+    plans = writer.prepare_global_plan(plans)
+
+    def write() -> list[WriteResult]:
+        return writer.write_data(planner.finish_plan(plans[rank]), planner).wait()
+
+    results = run_together(write, group, COULD_NOT_EXPORT)
+    all_results = [results] if group is None else group.gather(results)
+    if rank == 0:
+        writer.finish(metadata, all_results)

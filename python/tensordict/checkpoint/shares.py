@@ -311,7 +311,9 @@ class _Plan:
             if name in described.get(item, {}).get(kind, ())
         }
 
-    def _by_mesh(self, item: str, name: str) -> dict[Any, dict[int, tuple[Layout, str]]]:
+    def _by_mesh(
+        self, item: str, name: str
+    ) -> dict[Any, dict[int, tuple[Layout, str]]]:
         """Return the layouts and dtypes of a ``DTensor`` by rank, for each saved tensor."""
         found: dict[int, tuple[Layout, str]] = self._described_by(item, "sharded", name)
         if not self.descriptions[next(iter(found))][item]["is_per_rank"]:
