@@ -2,6 +2,8 @@
 
 import json
 import os
+import pickle
+import random
 from pathlib import Path
 from typing import Any
 
@@ -266,8 +268,51 @@ def test_a_damaged_directory_of_dcp_is_refused(tmp_path: Path) -> None:
     (file,) = (tmp_path / "dcp").glob("*.distcp")
     content = file.read_bytes()
     evil = content.replace(b"_rebuild_tensor_v2", b"_rebuild_parameter")
-    for changed in (content[:-3000], content[: len(content) // 2], evil, b""):
+    value = torch.tensor(100.0).numpy().tobytes()
+    flipped = content.replace(value, b"\1" + value[1:])
+    assert flipped != content
+    for changed in (content[:-3000], content[: len(content) // 2], evil, flipped, b""):
         file.write_bytes(changed)
         with pytest.raises(RuntimeError, match=file.name):
             convert_to_step(tmp_path / "dcp", tmp_path / "step-1", durable=False)
         assert os.listdir(tmp_path) == ["dcp"]
+
+
+def test_damaged_metadata_of_dcp_is_named(tmp_path: Path) -> None:
+    state = {"large": torch.arange(4096.0).reshape(64, 64), "name": "x", "n": [1, 2]}
+    dcp.save(state, checkpoint_id=tmp_path, no_dist=True)
+    file = tmp_path / ".metadata"
+    content = file.read_bytes()
+    rng = random.Random(5)  # noqa: S311
+    refused = 0
+    for _ in range(60):
+        changed = bytearray(content)
+        changed[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        file.write_bytes(changed)
+        try:
+            dcp_directory.open_directory(tmp_path)
+        except (RuntimeError, OSError) as error:
+            assert str(tmp_path) in str(error)  # noqa: PT017
+            refused += 1
+    assert refused > 30
+    metadata = pickle.loads(content)  # noqa: S301
+    metadata.state_dict_metadata["large"].chunks[0].sizes = torch.Size([32, 64])
+    file.write_bytes(pickle.dumps(metadata))
+    with pytest.raises(RuntimeError, match=r"the chunks of 'large' do not cover"):
+        dcp_directory.open_directory(tmp_path)
+
+
+def test_a_directory_of_dcp_is_inspected_without_its_tensors(
+    tmp_path: Path, capsys: Any
+) -> None:
+    state = {"model": {"large": torch.arange(4096.0)}, "epoch": 3}
+    dcp.save(state, checkpoint_id=tmp_path, no_dist=True)
+    expected = call(capsys, "inspect", tmp_path)
+    assert expected[0] == 0
+    assert "large: float32[4096]" in expected[1]
+    (file,) = tmp_path.glob("*.distcp")
+    content = file.read_bytes()
+    file.write_bytes(
+        content.replace(torch.arange(4096.0).numpy().tobytes(), b"\0" * 16384)
+    )
+    assert call(capsys, "inspect", tmp_path) == expected

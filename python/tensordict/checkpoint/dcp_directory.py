@@ -13,6 +13,7 @@ import os
 import pickle
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,6 +53,9 @@ MSG_TRANSFORMED = (
     "'{}' is transformed by {}: read it with torch.distributed.checkpoint."
 )
 MSG_SHORT = "'{}' is damaged: it has fewer than {} bytes from offset {} on."
+MSG_METADATA = "'{}' is damaged: {}: {}"
+MSG_GAPS = "'{}' is damaged: the chunks of {!r} do not cover its shape {}."
+MSG_CHANGED = "'{}' is damaged: the bytes of {!r} from offset {} on are not those that were saved."
 MSG_CHUNK = "'{}' is damaged: the chunk of {!r} at {} has the shape {}, expected {}."
 
 _METADATA_CLASSES = (
@@ -271,7 +275,14 @@ class _Chunk:
         at = info.offset + entry.header_offset
         header = _pread(descriptor, path, at, 30).tolist()
         lengths = [header[at] + 256 * header[at + 1] for at in (26, 28)]
-        return laid, at + 30 + sum(lengths)
+        begin = at + 30 + sum(lengths)
+        # With torch.serialization.set_crc32_options(False), the checksum is 0.
+        if (
+            entry.CRC
+            and _checksum(descriptor, path, begin, entry.file_size) != entry.CRC
+        ):
+            raise RuntimeError(MSG_CHANGED.format(path, self.name, begin))
+        return laid, begin
 
 
 def _laid_in(archive: zipfile.ZipFile) -> tuple[_Laid, zipfile.ZipInfo]:
@@ -301,6 +312,16 @@ def _pread(descriptor: int, path: Path, offset: int, count: int) -> torch.Tensor
             raise RuntimeError(MSG_SHORT.format(path, count, offset))
         done += count_read
     return content
+
+
+def _checksum(descriptor: int, path: Path, begin: int, count: int) -> int:
+    """Return the CRC-32 of bytes of a file."""
+    checksum = 0
+    for start in range(begin, begin + count, PIECE_BYTES):
+        size = min(PIECE_BYTES, begin + count - start)
+        memory: Any = _pread(descriptor, path, start, size).numpy()
+        checksum = zlib.crc32(memory, checksum)
+    return checksum
 
 
 def _path_of(directory: Path, info: _StorageInfo) -> Path:
@@ -419,9 +440,25 @@ def open_directory(path: str | Path) -> tuple[dict[str, Any], DirectoryTensors]:
     path = Path(local(path))
     try:
         with (path / DCP_METADATA).open("rb") as file:
-            metadata = _MetadataReader(file).load()
+            return _opened(path, _MetadataReader(file).load())
     except pickle.UnpicklingError as error:
         raise RuntimeError(f"'{path / DCP_METADATA}' is refused: {error}.") from None
+    except OSError:
+        raise
+    except Exception as error:
+        if isinstance(error, RuntimeError) and str(path) in str(error):
+            raise
+        # Unpickling changed bytes raises errors of many types.
+        text = MSG_METADATA.format(path / DCP_METADATA, type(error).__name__, error)
+        raise RuntimeError(text) from error
+
+
+def _opened(path: Path, metadata: Metadata) -> tuple[dict[str, Any], DirectoryTensors]:
+    """Return the states that the metadata of a directory describe, with tensors unread.
+
+    Raises:
+        RuntimeError: the chunks of a tensor do not cover it.
+    """
     tensors = DirectoryTensors()
     found: dict[str, Any] = {}
     places = metadata.storage_data
@@ -437,6 +474,9 @@ def open_directory(path: str | Path) -> tuple[dict[str, Any], DirectoryTensors]:
                 for number, chunk in enumerate(about.chunks)
             ]
             stored = _StoredTensor(about.properties.dtype, about.size, chunks)
+            if sum(math.prod(chunk.box[1]) for chunk in chunks) < math.prod(about.size):
+                text = MSG_GAPS.format(path / DCP_METADATA, name, list(about.size))
+                raise RuntimeError(text)
             is_small = stored.num_bytes <= SMALL_BYTES
             found[name] = stored.whole() if is_small else tensors.add(stored)
         else:

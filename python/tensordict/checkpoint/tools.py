@@ -54,6 +54,7 @@ __all__ = [
     "export",
     "is_checkpoint",
     "load",
+    "outline",
     "steps_at",
     "survey",
     "verify",
@@ -213,6 +214,16 @@ def load(path: str | Path) -> Any:
             return load_step(files, read_meta(files.root))
     finally:
         files.close()
+
+
+def outline(path: str | Path) -> Any:
+    """Return a directory of ``torch.distributed.checkpoint`` with its tensors unread.
+
+    Returns:
+        A tensordict whose larger tensors are on ``meta``.
+    """
+    state, _ = open_foreign(path)
+    return as_entry(state)
 
 
 @contextmanager

@@ -36,6 +36,16 @@ def _checkpoint(path: str) -> Any:
     return tools.load(path)
 
 
+def _outline(path: str) -> Any:
+    from tensordict.checkpoint import tools
+
+    try:
+        return tools.outline(path)
+    except READING_FAILS as error:
+        msg = f"{path} is not a save. {explain(path)} Reading it failed: {error}"
+        raise ValueError(msg) from error
+
+
 def _method(name: str, **options: Any) -> Callable[[str], Any]:
     def read_with(path: str) -> Any:
         from tensordict import TensorDict
@@ -96,9 +106,14 @@ def read(path: str) -> Any:
 
 
 def survey(path: str) -> Survey:
-    """Return the entries of a file. HDF5 and Zarr need only metadata, tables are read."""
+    """Return the entries of a file.
+
+    HDF5, Zarr and directories of ``torch.distributed.checkpoint`` need only metadata, tables
+    are read.
+    """
     kind = kind_of_others(path) or ""
-    return Survey(path, kind, list(_entries(read(path), ())))
+    opened = _outline(path) if kind == "dcp" else read(path)
+    return Survey(path, kind, list(_entries(opened, ())))
 
 
 def _entries(td: Any, key: tuple[str, ...]) -> Iterator[Entry]:
