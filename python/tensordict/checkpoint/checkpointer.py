@@ -108,7 +108,8 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
         rank_timeout: the seconds that rank 0 waits for the parts of other ranks. If a
             process of the same machine has ended, rank 0 does not wait for it.
         per_rank: the names of modules and optimizers that differ between ranks under
-            the same name. Each rank saves and restores its own.
+            the same name. Each rank saves and restores its own, each mesh its own
+            ``DTensor`` values.
         process_group: the ranks that save and restore together: a ``ProcessGroup``, or
             a ``DeviceMesh``, such as ``mesh["dp"]``. Default: all ranks. All collective
             calls use it. Several groups can save at the same time, each into its own

@@ -54,7 +54,7 @@ class Copies:
         layouts: dict[tuple[str, str], dict[Layout, None]] = {}
         for described in descriptions.values():
             for item, description in described.items():
-                if description["is_per_rank"]:
+                if description.get("is_per_rank"):
                     continue
                 for name, (layout, _) in description["sharded"].items():
                     layouts.setdefault((item, name), {})[layout] = None

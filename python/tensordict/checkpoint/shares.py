@@ -316,7 +316,7 @@ class _Plan:
     ) -> dict[Any, dict[int, tuple[Layout, str]]]:
         """Return the layouts and dtypes of a ``DTensor`` by rank, for each saved tensor."""
         found: dict[int, tuple[Layout, str]] = self._described_by(item, "sharded", name)
-        if not self.descriptions[next(iter(found))][item]["is_per_rank"]:
+        if not self.descriptions[next(iter(found))][item].get("is_per_rank"):
             return {name: found}
         by_mesh: dict[Any, dict[int, tuple[Layout, str]]] = {}
         for first, (layout, dtype) in found.items():

@@ -58,7 +58,8 @@ MSG_NO_MESH = "mesh must be a torch DeviceMesh, got {}{}."
 MSG_DIMS = (
     "The mesh has the dims {}, and it is unknown whether ranks along {} get different rows "
     "or the same rows. Pass the data-parallel part, as in "
-    'mesh=mesh["dp"]: along a mesh of one dim, ranks get different rows under any name.'
+    'mesh=mesh["dp"]: along a mesh of one dim, ranks get different rows, unless the name '
+    'means model parallelism, such as "tp".'
 )
 
 MSG_UNNAMED = (
