@@ -429,6 +429,13 @@ class GatherPrefetcher:
     def submit(
         self, td: CollectionProtocol, index: object, out: object
     ) -> GatherTicket | None: ...
+    def submit_parts(
+        self,
+        parts: Sequence[CollectionProtocol],
+        stops: Sequence[int],
+        index: object,
+        out: object,
+    ) -> list[GatherTicket] | None: ...
 
 @final
 class GatherTicket:

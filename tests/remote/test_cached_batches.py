@@ -8,10 +8,11 @@ import torch
 import tensordict
 from tensordict import TensorDict, _rust
 from tensordict.containers.remote.row_filler import RowFiller
-from tensordict.data import BatchLoader
+from tensordict.data import BatchLoader, DatasetWriter
 from tensordict.storage.remote import mapped_rows, place_of
-from tensordict.storage.remote.cache import BLOCK
-from tensordict.storage.remote.mapped_rows import RowCopy
+from tensordict.storage.remote.cache import BLOCK, cache_of
+from tensordict.storage.remote.mapped_rows import MappedRows, RowCopy
+from tensordict.storage.remote.objects import PiecedObject
 
 ROWS, WIDTH = 300, 2000
 LIMIT = 10 * BLOCK
@@ -28,19 +29,26 @@ def local():
     return td
 
 
-@pytest.fixture
+@pytest.fixture(params=["save", "dataset"])
 def remote(local, tmp_path, request):
     url = f"memory:///{request.node.name}"
-    local.memmap(url)
+    if request.param == "save":
+        local.memmap(url)
+    else:
+        # Rows in three objects.
+        with DatasetWriter(url) as writer:
+            for start, stop in ((0, 10), (10, 200), (200, ROWS)):
+                writer.extend(local[start:stop])
+                writer.flush()
     return tensordict.load(url, cache_dir=tmp_path, cache_limit=LIMIT)
 
 
 @pytest.fixture
-def cache(remote):
+def cache(remote, tmp_path):
     # The first read brings the blocks, the second one maps them.
     remote.to_tensordict()
     remote.to_tensordict()
-    return remote.get("a")._object.cache
+    return cache_of(tmp_path, LIMIT)
 
 
 def blocks(cache):
@@ -74,6 +82,7 @@ def test_an_epoch_out_of_the_cache_makes_no_batch_in_python(
     assert cache.hits > kept
 
 
+@pytest.mark.parametrize("remote", ["save"], indirect=True)
 def test_rows_that_are_not_in_the_cache_are_left_to_others(remote, local):
     assert begin(remote, [0])[0] is None
     remote[:10]
@@ -143,3 +152,22 @@ def test_a_loader_over_a_cache_that_is_too_small_is_right(local, tmp_path, reque
         found = list(BatchLoader(small, 20, **how))
         for batch, other in zip(found, BatchLoader(local, 20, **how), strict=True):
             assert (batch == other).all()
+
+
+def test_rows_of_several_objects_come_to_their_places(remote, cache, local):
+    rows = [5, 205, 9, 10, 11, 12, 199, 200, 201, 0, 0, ROWS - 1]
+    copy, out = begin(remote, rows)
+    copy.result()
+    assert (out == local[rows]).all()
+
+
+def test_a_row_in_two_objects_is_left_to_python(local, tmp_path, request):
+    url = f"memory:///{request.node.name}"
+    local.memmap(url)
+    remote = tensordict.load(url, cache_dir=tmp_path, cache_limit=LIMIT)
+    leaf = remote.get("a")
+    half = WIDTH * 4 * 10 + 4
+    pieces = [(leaf._object, 0, half), (leaf._object, half, leaf.num_bytes - half)]
+    leaf._object = PiecedObject(leaf._object.place, pieces)
+    assert MappedRows.of([leaf]) is None
+    assert torch.equal(leaf[[9, 10, 11]], local["a"][[9, 10, 11]])

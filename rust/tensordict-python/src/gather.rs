@@ -82,6 +82,41 @@ impl Rows {
         })
     }
 
+    /// The rows of each part that has some, if the rows of part `k` end before row `stops[k]`.
+    fn split(&self, stops: &[usize]) -> Vec<(usize, Self)> {
+        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); stops.len()];
+        let start_of = |part: usize| part.checked_sub(1).map_or(0, |before| stops[before]);
+        for run in &self.runs {
+            let mut rest = *run;
+            while rest.count > 0 {
+                let part = stops.partition_point(|&stop| stop <= rest.row);
+                let count = rest.count.min(stops[part] - rest.row);
+                let row = rest.row - start_of(part);
+                runs[part].push(Run { row, count, ..rest });
+                rest = Run {
+                    row: rest.row + count,
+                    place: rest.place + count,
+                    count: rest.count - count,
+                };
+            }
+        }
+        let with_rows = runs.into_iter().enumerate();
+        with_rows
+            .filter(|(_, runs)| !runs.is_empty())
+            .map(|(part, runs)| {
+                let length = i64::try_from(stops[part] - start_of(part)).unwrap_or(i64::MAX);
+                let (count, shape) = (self.count, self.shape.clone());
+                let own = Self {
+                    runs,
+                    count,
+                    shape,
+                    length,
+                };
+                (part, own)
+            })
+            .collect()
+    }
+
     /// Tells whether a leaf has that length: somebody may have resized it behind the collection's back.
     fn are_of(&self, leaf: &Memory) -> bool {
         leaf.shape.first() == Some(&self.length)
@@ -424,7 +459,56 @@ impl PyPrefetcher {
         let Some(rows) = rows_of(imports, td, index, out)? else {
             return Ok(None);
         };
-        let Some(walk) = pairs_of(imports, td, &rows, out)? else {
+        self.begin(imports, td, rows, out)
+    }
+
+    /// Begins to write rows into `out`, as [`PyPrefetcher::submit`] does, from collections that
+    /// follow each other: the rows of `parts[k]` end before row `stops[k]`. Gives a ticket for each
+    /// part that has one of the rows.
+    fn submit_parts<'py>(
+        &self,
+        parts: Vec<Bound<'py, PyAny>>,
+        stops: Vec<usize>,
+        index: &Bound<'py, PyAny>,
+        out: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Vec<PyTicket>>> {
+        let imports = imports(out.py())?;
+        let total = stops.last().copied().unwrap_or(0);
+        let length = i64::try_from(total).unwrap_or(i64::MAX);
+        let rows = Rows::at(imports, index, length).filter(|_| stops.is_sorted());
+        let Some(rows) = rows else {
+            return Ok(None);
+        };
+        let mut tickets = Vec::new();
+        for (part, own) in rows.split(&stops) {
+            let Some(td) = parts.get(part) else {
+                return Ok(None);
+            };
+            let Some(ticket) = self.begin(imports, td, own, out)? else {
+                return Ok(None);
+            };
+            tickets.push(ticket);
+        }
+        Ok(Some(tickets))
+    }
+}
+
+impl PyPrefetcher {
+    /// Begins to write rows of `td` into `out`; None where an entry is for torch.
+    fn begin<'py>(
+        &self,
+        imports: &'static Imports,
+        td: &Bound<'py, PyAny>,
+        rows: Rows,
+        out: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<PyTicket>> {
+        let py = td.py();
+        let dense = collection::is_dense(imports, td)? && collection::is_dense(imports, out)?;
+        let Some(walk) = dense
+            .then(|| pairs_of(imports, td, &rows, out))
+            .transpose()?
+            .flatten()
+        else {
             return Ok(None);
         };
         if !walk.leaves.is_empty() || !walk.others.is_empty() {

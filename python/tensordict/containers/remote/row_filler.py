@@ -27,7 +27,7 @@ class RowFiller:
         self._template = template
         leaves = _rust.leaves(template) if template._batch_size[0] else []
         self._mapped = MappedRows.of(leaves)
-        self._shown: tuple[object, Any] = (None, None)
+        self._shown: tuple[object, list[Any]] = (None, [])
 
     @classmethod
     def of(cls, template: Any) -> RowFiller | None:
@@ -61,13 +61,13 @@ class RowFiller:
         if versions is None:
             return None
         if self._shown[0] is not generation:
-            shown = _rust.rebuild(self._template, tensors)
+            shown = [_rust.rebuild(self._template, some) for some in tensors]
             self._shown = generation, shown
-        ticket = prefetcher.submit(self._shown[1], rows, out)
-        if ticket is None:
+        tickets = prefetcher.submit_parts(self._shown[1], mapped.stops, rows, out)
+        if tickets is None:
             return None
         return RowCopy(
-            ticket,
+            tickets,
             lambda: mapped.is_current(generation, versions),
             lambda: self.fill(rows, out),
         )

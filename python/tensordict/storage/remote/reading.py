@@ -1,10 +1,10 @@
 """Read many ranges of many objects at once, into memory that the caller has.
 
-Up to 16 ranges of an object are single requests with ``If-Match``: the store refuses another
-version of the object. More ranges go to ``get_ranges``, whose calls take a third of the CPU
-time and have no condition. So the first and the last range of a batch are single requests:
-the last range is requested after all calls have returned. If its tag is the tag of the first
-one, the object had this tag during the calls.
+Up to 16 ranges are single requests with ``If-Match``: the store refuses another version of the
+object. More ranges go to ``get_ranges``, whose calls take a third of the CPU time and have no
+condition. So one range of each object is a single request after all calls have returned: if
+the tag is still the tag of the metadata, the object had this tag during the calls. If the tag
+is not known, another single request before the calls asks for it.
 
 The latency of a store decides how many calls run at the same time. A near server is as busy
 with ten concurrent requests as with hundreds, and each connection costs CPU time on both sides.
@@ -13,7 +13,6 @@ with ten concurrent requests as with hundreds, and each connection costs CPU tim
 from __future__ import annotations
 
 import asyncio
-import itertools
 import weakref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -57,12 +56,8 @@ _NEAR_S: Final = 2e-3
 """One call at a time keeps a store busy that answers within this time."""
 
 _FEWEST: Final = 3
-"""A batch has a first request, a call and a last request. Fewer ranges are single requests."""
-
-_PROBE: Final = 16
-"""One read of so many waits for its first answer, to learn the latency of an idle store."""
-
-_reads = itertools.count()
+"""An object may need a first request, a call and a last request. Fewer ranges are single
+requests."""
 
 _slots: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 
@@ -97,8 +92,9 @@ def read_plain(wanted: Sequence[Segments]) -> None:
     if not by_object:
         return
     plan = _Plan([], [], [], [])
+    few = sum(map(len, by_object.values())) <= _ALONE
     for spans in by_object.values():
-        plan.add(spans[0].segments.object, spans)
+        plan.add(spans[0].segments.object, spans, few)
     run(_all(plan))
 
 
@@ -113,15 +109,14 @@ class _Plan(NamedTuple):
     last: list[Coroutine[Any, Any, None]]
     """Requests that show that no object has changed during its calls."""
 
-    def add(self, source: RemoteObject, spans: list[Span]) -> None:
-        """Deal the spans of an object to requests."""
-        few = len(spans) <= _ALONE
+    def add(self, source: RemoteObject, spans: list[Span], few: bool) -> None:
+        """Deal the spans of an object to requests: to single ones if the read has few."""
         single = [span for span in spans if few or span.size >= _LARGE]
         others = [span for span in spans if not few and span.size < _LARGE]
         if len(others) < _FEWEST:
             single += others
         else:
-            if not (single and source.is_known):
+            if not source.is_known:
                 self.first.append(_read_one(source, others.pop(0)))
             self.last.append(_read_one(source, others.pop()))
             self.many.append((source, others))
@@ -134,6 +129,13 @@ def _num_calls(many: list[tuple[RemoteObject, list[Span]]]) -> int:
     latency = max(found, default=0.0)
     # A busy server is late, too: of a small latency the most part may be of its queue.
     return min(CONCURRENCY, max(1, round((latency / _NEAR_S) ** 2)))
+
+
+def _num_turns(many: list[tuple[RemoteObject, list[Span]]], num_calls: int) -> int:
+    """Return how many calls run at a time: more if calls have few ranges."""
+    num_spans = sum(len(spans) for _, spans in many)
+    mean = min(_TOGETHER, num_spans / max(1, len(many)))
+    return min(CONCURRENCY, round(num_calls * _TOGETHER / max(1, mean)))
 
 
 def _calls_of(
@@ -188,9 +190,9 @@ async def _all(plan: _Plan) -> None:
     slots = _slots.setdefault(loop, asyncio.Semaphore(CONCURRENCY))
     num_calls = _num_calls(plan.many)
     calls = [_read_some(*call) for call in _calls_of(plan.many)]
-    # Each of them tells the latency, to which others of this read should not add.
+    # Single requests tell the latency. Concurrent ones would add to it.
     few = asyncio.Semaphore(max(_FEW, num_calls) if calls else CONCURRENCY)
-    turns = asyncio.Semaphore(num_calls)
+    turns = asyncio.Semaphore(_num_turns(plan.many, num_calls))
     tasks: list[asyncio.Future[None]] = []
 
     async def in_turn(each: Coroutine[Any, Any, None], turn: Any) -> None:
@@ -205,9 +207,7 @@ async def _all(plan: _Plan) -> None:
 
     try:
         begin(plan.first, few)
-        is_probe = bool(calls) and next(_reads) % _PROBE == 1
-        if is_probe or not all(source.is_known for source, _ in plan.many):
-            await asyncio.gather(*tasks)
+        await asyncio.gather(*tasks)
         begin(plan.alone, few)
         begin(calls, turns)
         await asyncio.gather(*tasks)
