@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from separate_process import start_server
+
 settings.register_profile(
     "quick",
     deadline=None,
@@ -61,7 +63,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over the tests themselves: there are thousands."""
+    """Let the garbage collector pass over the tests themselves: there are thousands.
+
+    A worker has its server of processes from the start, whichever test needs one first.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        start_server()
     gc.collect()
     gc.freeze()
 

@@ -19,7 +19,7 @@ import tempfile
 import textwrap
 import types
 from collections.abc import Mapping
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,15 @@ SERVER.set_forkserver_preload(
         "pytest",
     ]
 )
+
+
+def start_server() -> None:
+    """Start the server before a test does whose program has fewer modules imported.
+
+    A process has one server, which the first user starts with the modules of its choice.
+    """
+    forkserver.ensure_running()
+
 
 PRELUDE = """
 import faulthandler, os, sys, threading
