@@ -259,7 +259,9 @@ class TensorDictParams(TensorDictBase, nn.Module):
     def _save_plan(self, plan: object, level: int) -> None:
         self._param_td._save_plan(plan, level)
 
-    def _saved(self, leaves: object, directory: object, inplace: bool) -> Any:
+    def _saved(
+        self, leaves: object, directory: object, inplace: bool
+    ) -> CollectionProtocol:
         """Return the saved collection of the parameters, which is no module."""
         if inplace:
             self._refuse_in_place()
@@ -814,7 +816,7 @@ class TensorDictParams(TensorDictBase, nn.Module):
         state["_place"] = (self, key)
         return part
 
-    def _content(self) -> Any:
+    def _content(self) -> CollectionProtocol:
         """Return the collection of parameters; for a submodule, its present one.
 
         ``torch.export`` replaces a module's attributes by copies, so a submodule looks

@@ -382,7 +382,7 @@ class _SubTensorDict(SourceView, KeptElsewhere):  # type: ignore[misc]
     def _get_index(self, index: Any) -> Self:
         return self._index(index)
 
-    def _as_dense(self) -> Any:
+    def _as_dense(self) -> CollectionProtocol:
         """Return an ordinary tensordict of the same parts; nested ones stay views."""
         return self._with_entries(self._entries())
 

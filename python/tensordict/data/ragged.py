@@ -172,7 +172,7 @@ class RaggedForm:
         return batch
 
 
-def _template_of(source: Any) -> Any:
+def _template_of(source: Any) -> CollectionProtocol:
     """Return the template of a remote collection; any other collection itself."""
     # The module is imported when the first remote collection is made.
     remote = sys.modules.get("tensordict.containers.remote.collection")

@@ -163,6 +163,6 @@ class ConsolidatingOps(CollectionProtocol):
     @classmethod
     def _from_level(
         cls, level: dict[str, Any], reader: Any, path: Any, is_part: bool = False
-    ) -> Any:
+    ) -> CollectionProtocol:
         """Make a tensordict. See :mod:`tensordict.storage.safetensors_levels`."""
         return _safetensors.dense_from_level(cls, level, reader, path, is_part)

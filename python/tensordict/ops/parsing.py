@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tensordict.primitives import classes
+
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["parse"]
 
@@ -38,7 +41,7 @@ MSG_FIELD = (
 )
 
 
-def parse(text: str) -> Any:
+def parse(text: str) -> CollectionProtocol:
     """Make a tensordict of zeros with the structure that ``text`` shows."""
     text = text.strip()
     if match := _SHORT_ROOT.match(text):

@@ -50,7 +50,7 @@ def set_field(tc: Any, name: str, value: object) -> None:
         tc._set_attribute(name, value)
 
 
-def wrap_fields(cls: Any, inner: Any) -> Any:
+def wrap_fields(cls: Any, inner: Any) -> CollectionProtocol:
     """Make a tensorclass around the tensordict ``inner`` without calling ``__init__``.
 
     Raises:

@@ -321,7 +321,7 @@ def at_plan(
     size: torch.Size,
     names: object,
     batch_size: torch.Size,
-) -> Any:
+) -> CollectionProtocol:
     """Return a dense tensordict at a planned index of the root of the walk.
 
     ``batch_size`` is the root's batch size, and ``size`` the result's.

@@ -172,7 +172,7 @@ def _not_stacked(key: str, group: Sequence[Any], error: RuntimeError) -> Runtime
     return error
 
 
-def cat(tds: Any, dim: int) -> Any:
+def cat(tds: Any, dim: int) -> CollectionProtocol:
     """Concatenate ``tds`` along ``dim`` into a new tensordict of the type of the first.
 
     ``dim`` counts from 0 and is a batch dim.

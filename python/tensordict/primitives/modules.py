@@ -83,7 +83,7 @@ class _Walk:
         self.others: list[ModuleSlot] = []
         self.has_attributes = False
 
-    def kept(self, place: ModuleSlot, value: Any, is_buffer: bool) -> Any:
+    def kept(self, place: ModuleSlot, value: Any, is_buffer: bool) -> torch.Tensor:
         """Return the tensor to write for ``value`` at a place of the module."""
         old = place[2]
         kept = value

@@ -153,7 +153,7 @@ class _RowBuffer(_Row, UninitializedBuffer):
     pass
 
 
-def stack_uninitialized(tensors: tuple[Any, ...]) -> Any:
+def stack_uninitialized(tensors: tuple[Any, ...]) -> torch.Tensor:
     """Make one tensor for the uninitialized tensors of several lazy modules.
 
     Raises:

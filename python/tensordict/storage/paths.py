@@ -117,7 +117,9 @@ def subpath_parts(subpath: object) -> Sequence[str]:
     return parts
 
 
-def nested_at(loaded: Any, path: str | Path, options: LoadOptions) -> Any:
+def nested_at(
+    loaded: Any, path: str | Path, options: LoadOptions
+) -> CollectionProtocol:
     """Return the collection at the subpath of the options, on the device of the options.
 
     Raises:

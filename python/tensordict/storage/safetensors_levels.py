@@ -371,7 +371,7 @@ def dense_from_level(
     reader: Reader,
     path: tuple[str, ...],
     is_part: bool,
-) -> Any:
+) -> CollectionProtocol:
     """Return the dense collection of a level."""
     names = level.get("names")
     entries = reader.entries(level, path, is_part)

@@ -16,6 +16,7 @@ from tensordict.primitives import registry
 
 if TYPE_CHECKING:
     from tensordict._rust import SavedTensors
+    from tensordict.primitives.protocol import CollectionProtocol
     from tensordict.storage.paths import SavedPath
 
 __all__ = ["load_members", "load_stack", "plan_stack", "saved_stack", "take_loaded"]
@@ -69,7 +70,7 @@ def saved_stack(stack: Any, leaves: SavedTensors, directory: Any, inplace: bool)
     return saved
 
 
-def load_stack(cls: Any, path: SavedPath, options: Any) -> Any:
+def load_stack(cls: Any, path: SavedPath, options: Any) -> CollectionProtocol:
     """Load the lazy stack in a directory. See :func:`load_members`."""
     members, dim, name = load_members(path, options)
     loaded = cls._of(members, dim, name)

@@ -185,7 +185,7 @@ class Reading(PersistentState):
         """Read the entire file to an ordinary collection."""
         return self._shown()
 
-    def _sampled(self) -> Any:
+    def _sampled(self) -> CollectionProtocol:
         """Return an ordinary tensordict of stand-ins, without reading values."""
         return self._with_entries(
             {

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from tensordict.containers.store.server import Server
-    from tensordict.primitives.protocol import NestedKeyLike
+    from tensordict.primitives.protocol import CollectionProtocol, NestedKeyLike
 
 __all__ = ["OpenedStore"]
 
@@ -31,7 +31,7 @@ class OpenedStore(StoreBase):
         def _clone_structure(self) -> Self: ...
         def _path(self, *key: str) -> str: ...
 
-    def _in_memory(self) -> Any:
+    def _in_memory(self) -> CollectionProtocol:
         """Read the entire store to a collection in memory of the matching kind."""
         raise NotImplementedError
 

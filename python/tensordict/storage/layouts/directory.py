@@ -340,7 +340,7 @@ def load_directory(path: SavedPath, options: LoadOptions) -> Any:
     return cls._load_tree(path, options)
 
 
-def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> Any:
+def _make_dense(tree: Any, path: SavedPath, options: LoadOptions) -> CollectionProtocol:
     """Build the collection of a level that the engine has read, with its nested ones."""
     if tree.class_text == CLASS_TEXT and options.has_values:
         stack = registry.find_class(None, CLASS_TEXT, None, path)
