@@ -141,10 +141,16 @@ class Writer(StorageWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write the metadata, then delete the files of an older save."""
         tensors: dict[str, Any] = {}
-        for name, about in metadata.state_dict_metadata.items():
-            if isinstance(about, TensorStorageMetadata):
-                chunks = [[chunk.offsets, chunk.sizes] for chunk in about.chunks]
-                tensors[name] = [about.properties.dtype, about.size, chunks]
+        for name, tensor_metadata in metadata.state_dict_metadata.items():
+            if isinstance(tensor_metadata, TensorStorageMetadata):
+                chunks = [
+                    [chunk.offsets, chunk.sizes] for chunk in tensor_metadata.chunks
+                ]
+                tensors[name] = [
+                    tensor_metadata.properties.dtype,
+                    tensor_metadata.size,
+                    chunks,
+                ]
             else:
                 tensors[name] = None
         places = [
@@ -193,11 +199,11 @@ class Reader(StorageReader):
         """Read the metadata of the checkpoint."""
         content = load_file(self.path / METADATA)
         described: dict[str, Any] = {}
-        for name, about in content["tensors"].items():
-            if about is None:
+        for name, tensor_metadata in content["tensors"].items():
+            if tensor_metadata is None:
                 described[name] = BytesStorageMetadata()
                 continue
-            dtype, size, chunks = about
+            dtype, size, chunks = tensor_metadata
             described[name] = TensorStorageMetadata(
                 TensorProperties(dtype=dtype),
                 size,

@@ -462,8 +462,8 @@ def _opened(path: Path, metadata: Metadata) -> tuple[dict[str, Any], DirectoryTe
     tensors = DirectoryTensors()
     found: dict[str, Any] = {}
     places = metadata.storage_data
-    for name, about in metadata.state_dict_metadata.items():
-        if isinstance(about, TensorStorageMetadata):
+    for name, tensor_metadata in metadata.state_dict_metadata.items():
+        if isinstance(tensor_metadata, TensorStorageMetadata):
             chunks = [
                 _Chunk(
                     path,
@@ -471,11 +471,17 @@ def _opened(path: Path, metadata: Metadata) -> tuple[dict[str, Any], DirectoryTe
                     name,
                     (tuple(chunk.offsets), tuple(chunk.sizes)),
                 )
-                for number, chunk in enumerate(about.chunks)
+                for number, chunk in enumerate(tensor_metadata.chunks)
             ]
-            stored = _StoredTensor(about.properties.dtype, about.size, chunks)
-            if sum(math.prod(chunk.box[1]) for chunk in chunks) < math.prod(about.size):
-                text = MSG_GAPS.format(path / DCP_METADATA, name, list(about.size))
+            stored = _StoredTensor(
+                tensor_metadata.properties.dtype, tensor_metadata.size, chunks
+            )
+            if sum(math.prod(chunk.box[1]) for chunk in chunks) < math.prod(
+                tensor_metadata.size
+            ):
+                text = MSG_GAPS.format(
+                    path / DCP_METADATA, name, list(tensor_metadata.size)
+                )
                 raise RuntimeError(text)
             is_small = stored.num_bytes <= SMALL_BYTES
             found[name] = stored.whole() if is_small else tensors.add(stored)

@@ -64,8 +64,8 @@ def describe_for_others(item: Described) -> Description:
     return {
         "is_shared": item.is_shared,
         "is_per_rank": item.is_per_rank,
-        "names": item.about.get("names"),
-        "parameters": item.about.get("parameters"),
+        "names": item.metadata.get("names"),
+        "parameters": item.metadata.get("parameters"),
         "plain": plain,
         "sharded": {
             name: (layout, str(value.dtype))
@@ -79,11 +79,11 @@ def have_equal_names(descriptions: Mapping[int, Mapping[str, Description]]) -> b
     comparable = [
         {
             item: (
-                *(about[key] for key in ("is_shared", "names", "parameters")),
-                sorted(about["plain"]),
-                sorted(about["sharded"]),
+                *(metadata[key] for key in ("is_shared", "names", "parameters")),
+                sorted(metadata["plain"]),
+                sorted(metadata["sharded"]),
             )
-            for item, about in descriptions_of_rank.items()
+            for item, metadata in descriptions_of_rank.items()
         }
         for descriptions_of_rank in descriptions.values()
     ]
@@ -96,34 +96,34 @@ def digest_of(descriptions: dict[str, Description]) -> str:
     """Return a digest of descriptions; each layout is included once, since it is long."""
     layouts: dict[int, tuple[int, Any]] = {}
     described = {}
-    for item, about in descriptions.items():
+    for item, metadata in descriptions.items():
         sharded = []
-        for name, (layout, dtype) in about["sharded"].items():
+        for name, (layout, dtype) in metadata["sharded"].items():
             place, _ = layouts.setdefault(id(layout), (len(layouts), layout))
             sharded.append((name, place, dtype))
-        described[item] = {**about, "sharded": sharded}
+        described[item] = {**metadata, "sharded": sharded}
     unique_layouts = [layout for _, layout in layouts.values()]
     return hashlib.sha256(repr((described, unique_layouts)).encode()).hexdigest()
 
 
-def merge(items: list[Described], abouts: Mapping[int, Any]) -> None:
+def merge(items: list[Described], metadata_by_rank: Mapping[int, Any]) -> None:
     """Merge the descriptions of all ranks into the items of rank 0.
 
     Items that rank 0 lacks are added without tensors.
     """
     present = {item.name for item in items}
-    for descriptions in abouts.values():
-        for name, about in descriptions.items():
+    for descriptions in metadata_by_rank.values():
+        for name, metadata in descriptions.items():
             if name not in present:
                 present.add(name)
-                kind = kind_named(about["kind"], name)
-                items.append(Described(name, kind, about, {}, is_shared=True))
+                kind = kind_named(metadata["kind"], name)
+                items.append(Described(name, kind, metadata, {}, is_shared=True))
     for item in items:
         by_rank = {
             rank: descriptions_of_rank[item.name]
-            for rank, descriptions_of_rank in abouts.items()
+            for rank, descriptions_of_rank in metadata_by_rank.items()
             if item.name in descriptions_of_rank
         }
         if item.is_shared and len(by_rank) > 1:
             merged = item.kind.merged(item.name, by_rank)
-            item.about = {**merged, "kind": item.kind.name}
+            item.metadata = {**merged, "kind": item.kind.name}

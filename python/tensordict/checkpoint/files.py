@@ -136,16 +136,16 @@ class ItemFiles:
     Args:
         parts: the descriptions of the step.
         item: the name of the item.
-        about: the description of the item.
+        metadata: the description of the item.
         rank: the rank that wrote the description.
     """
 
     def __init__(
-        self, parts: StepParts, item: str, about: Mapping[str, Any], rank: int
+        self, parts: StepParts, item: str, metadata: Mapping[str, Any], rank: int
     ) -> None:
         self.parts = parts
         self.item = item
-        self.about = about
+        self.metadata = metadata
         self.rank = rank
         self.directory: Path = parts.files.directory
 
@@ -155,7 +155,7 @@ class ItemFiles:
         Raises:
             RuntimeError: the tensor or a part of it is missing.
         """
-        number = self.about.get("parts", {}).get(name)
+        number = self.metadata.get("parts", {}).get(name)
         if number is not None:
             # The dtype is in the file of any part. Prefer a file that is read in any
             # case.
@@ -177,7 +177,7 @@ class ItemFiles:
         if fields["$"] == "sharded":
             shape: tuple[int, ...] = tuple(fields["shape"])
             key, dtype = fields["key"], dtype_of(fields["dtype"])
-            number = self.about.get("parts", {}).get(key)
+            number = self.metadata.get("parts", {}).get(key)
             if number is not None:
                 return self._divided(key, dtype, shape, number)
             found = Stored.of(key, dtype, shape, self._sources(key, shape))
@@ -238,10 +238,10 @@ class ItemFiles:
 
     def names(self) -> list[str]:
         """Return the names of the tensors that are not part of ``DTensor`` values."""
-        sharded = {fields["key"] for fields in fields_in(self.about, "sharded")}
-        parts = self.about.get("parts", {})
+        sharded = {fields["key"] for fields in fields_in(self.metadata, "sharded")}
+        parts = self.metadata.get("parts", {})
         own_tensors = self.parts.tensors(self.rank, self.item)
-        shards = {shard["name"] for shard in self.about.get("shards", {}).values()}
+        shards = {shard["name"] for shard in self.metadata.get("shards", {}).values()}
         part_names = set()
         for name, number in parts.items():
             grid = self.parts.grid(number)
@@ -262,11 +262,11 @@ def missing_parts(files: StepFiles, meta: Mapping[str, Any]) -> list[str]:
     parts = StepParts(files, meta)
     lines = []
     for rank in range(parts.world):
-        for name, about in parts.of_rank(rank)["items"].items():
-            item = ItemFiles(parts, name, about, rank)
-            wanted = [*fields_in(about, "sharded")]
+        for name, metadata in parts.of_rank(rank)["items"].items():
+            item = ItemFiles(parts, name, metadata, rank)
+            wanted = [*fields_in(metadata, "sharded")]
             known = {fields["key"] for fields in wanted}
-            names = about.get("parts", {}).keys() - known
+            names = metadata.get("parts", {}).keys() - known
             wanted += [{"$": "tensor", "name": name} for name in sorted(names)]
             for fields in wanted:
                 try:

@@ -24,7 +24,7 @@ class Described:
     name: str
     """The name of the item, and the start of its file names."""
     kind: Kind
-    about: dict[str, Any]
+    metadata: dict[str, Any]
     """The JSON that describes the item."""
     tensors: dict[str, Leaf]
     """The tensors by name."""
@@ -53,12 +53,12 @@ def describe(name: str, item: object, **options: Any) -> Described:
     """
     item = unwrapped(item)
     kind, saving = kind_of(item), Saving(name, **options)
-    about = {**kind.describe(item, saving), "kind": kind.name}
+    metadata = {**kind.describe(item, saving), "kind": kind.name}
     encoder = saving.encoder
     return Described(
         name,
         kind,
-        about,
+        metadata,
         encoder.tensors,
         saving.files,
         encoder.sharded,

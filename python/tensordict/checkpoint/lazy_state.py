@@ -150,15 +150,15 @@ def state_of_step(
     Raises:
         KeyError: the step has no such item.
     """
-    about = meta["items"].get(item)
-    if about is None:
+    metadata = meta["items"].get(item)
+    if metadata is None:
         text = MSG_ITEM.format(files.directory, item, sorted(meta["items"]))
         raise MissingKeyError(text)
-    item_files = ItemFiles(StepParts(files, meta), item, about, 0)
-    kind = about["kind"]
+    item_files = ItemFiles(StepParts(files, meta), item, metadata, 0)
+    kind = metadata["kind"]
     decoder = (_Standing if kind in _LAZY_KINDS else _Reading)(item_files, tensors)
-    state = loading_kind(kind).load(about, decoder)
-    names = [name for name, _ in about.get("parameters") or ()]
+    state = loading_kind(kind).load(metadata, decoder)
+    names = [name for name, _ in metadata.get("parameters") or ()]
     if kind == "optimizer" and names and None not in names:
         return by_name(state, names)
     return state

@@ -22,9 +22,9 @@ def load_step(files: StepFiles, meta: Mapping[str, Any]) -> Any:
     """Return a locked tensordict with one entry for each item of a step."""
     restoring = Restoring(files, meta, device=None, strict=False, lazy=True)
     entries = {}
-    for name, about in meta["items"].items():
-        value = restoring.value(name, about)
-        is_module = about["kind"] == "module"
+    for name, metadata in meta["items"].items():
+        value = restoring.value(name, metadata)
+        is_module = metadata["kind"] == "module"
         entries[name] = _nested(value) if is_module else as_entry(value)
     cls = registry.dense_root()
     collection: Any = cls({}, [])

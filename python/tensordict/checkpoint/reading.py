@@ -74,21 +74,21 @@ class StepFiles:
         except OSError:
             return False
 
-    def paths(self, about: Mapping[str, Any]) -> list[str]:
+    def paths(self, metadata: Mapping[str, Any]) -> list[str]:
         """Return the paths of an item's files.
 
         Raises:
             RuntimeError: a file is not in the directory.
         """
-        for name in about["files"]:
+        for name in metadata["files"]:
             if Path(name).name != name:
                 raise RuntimeError(MSG_LEADS_OUT.format(self.directory, name))
-        return [str(self.root / name) for name in about["files"]]
+        return [str(self.root / name) for name in metadata["files"]]
 
-    def digests(self, about: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    def digests(self, metadata: Mapping[str, Any]) -> list[tuple[str, str | None]]:
         """Return the paths of an item's files, each with its header's digest or None."""
-        paths = self.paths(about)
-        digests: list[str | None] = about.get("headers") or [None] * len(paths)
+        paths = self.paths(metadata)
+        digests: list[str | None] = metadata.get("headers") or [None] * len(paths)
         return list(zip(paths, digests, strict=True))
 
     def parts(self, meta: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -140,10 +140,10 @@ class StepFiles:
         # The tensor's bytes may not be aligned for its dtype.
         return tensor.clone().view(stored.dtype).reshape(stored.shape)
 
-    def problems(self, about: Mapping[str, Any]) -> list[str]:
+    def problems(self, metadata: Mapping[str, Any]) -> list[str]:
         """Return one line for each problem of an item's files."""
         lines = []
-        for path, digest in self.digests(about):
+        for path, digest in self.digests(metadata):
             read_header(path, digest)
             progress = _rust.SaveProgress()
             results = _rust.verify_save(path, self.num_threads, False, progress)[2]

@@ -238,7 +238,7 @@ def _add_blocks(
 ) -> None:
     """Register a shared run: its whole blocks are read now, its edges are copied later."""
     part, size = wish.part, wish.wanted.num_bytes
-    path, about = wish.source.path, _about(wish)
+    path, fields = wish.source.path, _header_fields(wish)
     low, high = inner(part, size)
     cuts = [(part.start, part.stop)]
     if low < high:
@@ -249,7 +249,7 @@ def _add_blocks(
             edge = Part(start, stop, is_run=True)
             comparing.add(wish.wanted, edge)
             content = _content(wish, start, stop)
-            edges.setdefault(path, []).append((*about, [start], content))
+            edges.setdefault(path, []).append((*fields, [start], content))
 
 
 def _is_run(wish: _Wish) -> bool:
@@ -259,7 +259,7 @@ def _is_run(wish: _Wish) -> bool:
 
 def _range(wish: _Wish, start: int, stop: int) -> Range:
     """Return a range of bytes of a run, with the memory that receives it."""
-    return *_about(wish), start, stop - start, _content(wish, start, stop)
+    return *_header_fields(wish), start, stop - start, _content(wish, start, stop)
 
 
 def _content(wish: _Wish, start: int, stop: int) -> torch.Tensor:
@@ -268,30 +268,30 @@ def _content(wish: _Wish, start: int, stop: int) -> torch.Tensor:
     return content[start - wish.part.start : stop - wish.part.start]
 
 
-def _about(wish: _Wish) -> tuple[str, str, list[int]]:
+def _header_fields(wish: _Wish) -> tuple[str, str, list[int]]:
     """Return name, dtype and shape of a tensor in its file."""
     return wish.source.name, wish.source.dtype, wish.source.shape
 
 
 def _copy(wish: _Wish, target: torch.Tensor) -> _Copy:
     """Return the copy of a part of a file's tensor to ``target``."""
-    source, about = wish.source, _about(wish)
+    source, fields = wish.source, _header_fields(wish)
     if wish.is_kept_as_bytes:
-        return (*about, [wish.part.start], target.reshape(-1).view(torch.uint8))
+        return (*fields, [wish.part.start], target.reshape(-1).view(torch.uint8))
     places = zip(wish.box[0], source.box[0], strict=True)
     first = [start - begin for start, begin in places]
-    return (*about, first, target.view(_INTEGERS[target.element_size()]))
+    return (*fields, first, target.view(_INTEGERS[target.element_size()]))
 
 
 def _chunks(
     wish: _Wish,
 ) -> Iterator[tuple[torch.Tensor, tuple[str, _Copy], Callable[[], torch.Tensor]]]:
     """Yield targets, copies and values of a converted tensor, some rows at a time."""
-    path, about, dtype = wish.source.path, _about(wish), wish.dtype
+    path, fields, dtype = wish.source.path, _header_fields(wish), wish.dtype
     if not wish.box[1]:
         values = torch.empty((), dtype=dtype)
         content = values.reshape(1).view(torch.uint8)
-        yield wish.target, (path, (*about, [0], content)), lambda: values
+        yield wish.target, (path, (*fields, [0], content)), lambda: values
         return
     # A tensor that is stored as bytes is read in whole rows of the file.
     inside = wish.source.box if wish.is_kept_as_bytes else wish.box
@@ -305,7 +305,7 @@ def _chunks(
 def _chunk(
     wish: _Wish, inside: Box, start: int, count: int
 ) -> tuple[torch.Tensor, tuple[str, _Copy], Callable[[], torch.Tensor]]:
-    path, about = wish.source.path, _about(wish)
+    path, fields = wish.source.path, _header_fields(wish)
     rows = torch.empty((count, *inside[1][1:]), dtype=wish.dtype)
     places = zip(wish.box[0], wish.source.box[0], strict=True)
     first = [begin - offset for begin, offset in places]
@@ -313,7 +313,7 @@ def _chunk(
     target = wish.target.narrow(0, start, count)
     if not wish.is_kept_as_bytes:
         content = rows.view(_INTEGERS[rows.element_size()])
-        return target, (path, (*about, first, content)), lambda: rows
+        return target, (path, (*fields, first, content)), lambda: rows
     content = rows.reshape(-1).view(torch.uint8)
     begin = first[0] * (content.numel() // count)
 
@@ -323,7 +323,7 @@ def _chunk(
             found = found.narrow(dim, first[dim], wish.box[1][dim])
         return found
 
-    return target, (path, (*about, [begin], content)), values
+    return target, (path, (*fields, [begin], content)), values
 
 
 def _takes_bytes(target: torch.Tensor, dtype: torch.dtype) -> bool:

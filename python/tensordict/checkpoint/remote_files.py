@@ -146,16 +146,16 @@ class RemoteStepFiles(StepFiles):
         except OSError:
             return False
 
-    def paths(self, about: Mapping[str, Any]) -> list[str]:
+    def paths(self, metadata: Mapping[str, Any]) -> list[str]:
         """Return the paths of an item's files, after their headers were downloaded.
 
         Raises:
             RuntimeError: a file is not in the step.
             OSError: a file cannot be read.
         """
-        paths = super().paths(about)
+        paths = super().paths(metadata)
         with self._lock:
-            missing = [name for name in about["files"] if name not in self._files]
+            missing = [name for name in metadata["files"] if name not in self._files]
             in_threads(self._begin, [(name,) for name in missing])
         return paths
 
@@ -198,11 +198,11 @@ class RemoteStepFiles(StepFiles):
                 wanted.setdefault(source.path, []).append((source.name, 0, sys.maxsize))
         self.bring(wanted)
 
-    def _bring_files(self, about: Mapping[str, Any]) -> None:
+    def _bring_files(self, metadata: Mapping[str, Any]) -> None:
         """Download all files of an item."""
-        self.paths(about)
+        self.paths(metadata)
         self._fetch(
-            {name: [(0, self._files[name].size)] for name in set(about["files"])}
+            {name: [(0, self._files[name].size)] for name in set(metadata["files"])}
         )
 
     def _fetch(self, ranges: Mapping[str, list[tuple[int, int]]]) -> None:
@@ -247,14 +247,14 @@ class RemoteStepFiles(StepFiles):
         finally:
             self.directory = shown
 
-    def problems(self, about: Mapping[str, Any]) -> list[str]:
+    def problems(self, metadata: Mapping[str, Any]) -> list[str]:
         """Return one line for each problem of an item's files."""
-        self._bring_files(about)
+        self._bring_files(metadata)
         try:
-            return super().problems(about)
+            return super().problems(metadata)
         finally:
             # The files are not needed any more, and the next item needs the disk space.
-            for name in about["files"]:
+            for name in metadata["files"]:
                 self._files.pop(name, None)
                 (self._folder / name).unlink(missing_ok=True)
 

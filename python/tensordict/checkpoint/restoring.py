@@ -115,9 +115,9 @@ class Restoring:
         self.items: dict[str, Any] = dict(meta["items"])
         """The description of each item: this rank's if it has its own, else rank 0's."""
         self._ranks: dict[str, int] = dict.fromkeys(self.items, 0)
-        for name, about in own_part["items"].items():
-            if "value" in about or "names" in about:
-                self.items[name] = about
+        for name, metadata in own_part["items"].items():
+            if "value" in metadata or "names" in metadata:
+                self.items[name] = metadata
                 self._ranks[name] = self.rank
         self._changes: list[_Change] = []
         self._unexpected: dict[str, tuple[list[str], Callable[[list[str]], Exception]]]
@@ -132,30 +132,30 @@ class Restoring:
 
     # Methods for the kinds of items ---------------------------------------------------
 
-    def files_of(self, name: str, about: Mapping[str, Any]) -> ItemFiles:
+    def files_of(self, name: str, metadata: Mapping[str, Any]) -> ItemFiles:
         """Return the tensors of an item."""
-        return ItemFiles(self.parts, name, about, self._ranks.get(name, 0))
+        return ItemFiles(self.parts, name, metadata, self._ranks.get(name, 0))
 
-    def value(self, name: str, about: Mapping[str, Any], like: object = None) -> Any:
+    def value(self, name: str, metadata: Mapping[str, Any], like: object = None) -> Any:
         """Return the saved value of an item.
 
         Args:
             name: the name of the item.
-            about: the description of the item.
+            metadata: the description of the item.
             like: the item's state now. Where it has a ``DTensor``, the value has one as
                 well.
         """
         likes = keyed(like)
-        files = self.files_of(name, about)
+        files = self.files_of(name, metadata)
         decoder = self.decoder(
             files,
             [(name, likes.get(name)) for name in files.names()],
             [
                 (fields, likes.get(fields["key"]))
-                for fields in fields_in(about, "sharded")
+                for fields in fields_in(metadata, "sharded")
             ],
         )
-        return loading_kind(about["kind"]).load(about, decoder)
+        return loading_kind(metadata["kind"]).load(metadata, decoder)
 
     def decoder(
         self,
@@ -304,15 +304,19 @@ class Restoring:
                 if kind.name == "value":
                     self.values[name] = item
                 continue
-            about = saved[name]
-            saved_kind = kind_named(about["kind"], name)
+            metadata = saved[name]
+            saved_kind = kind_named(metadata["kind"], name)
             if kind is not saved_kind and (kind.is_exact or saved_kind.is_exact):
                 text = MSG_KIND.format(name, saved_kind.name, kind.name)
                 raise RuntimeError(text)
-            kind.prepare(item, name, about, self)
-        for name, about in saved.items():
-            if name not in items and about["kind"] in ("value", "tensor", "collection"):
-                self.values[name] = self.value(name, about)
+            kind.prepare(item, name, metadata, self)
+        for name, metadata in saved.items():
+            if name not in items and metadata["kind"] in (
+                "value",
+                "tensor",
+                "collection",
+            ):
+                self.values[name] = self.value(name, metadata)
 
     def agree_on_names(self) -> None:
         """Refuse names in the checkpoint that no rank has: each pipeline stage has a part.

@@ -149,12 +149,13 @@ class Sharer:
             and self._known.copies.are_equal([answer[3] for answer in answers])
         ):
             return self._known.plan.part_of(rank, items, threads)
+        members, here = self.ranks.members, self.ranks.here
         descriptions = {0: own_descriptions}
         by_name: dict[tuple[str, str], dict[int, int]] = {}
-        abouts: dict[int, Any] = {}
+        metadata_by_rank: dict[int, Any] = {}
         if not has_equal_values or len(set(layouts)) > 1:
             is_first = layouts.index(layout) == rank
-            shared = {item.name: item.about for item in items if item.is_shared}
+            shared = {item.name: item.metadata for item in items if item.is_shared}
             names = [(item, name) for item, name, _ in plain]
             details = self.ranks.gather(
                 ((own_descriptions, shared, names) if is_first else None, digests)
@@ -163,11 +164,11 @@ class Sharer:
             for number, (first, numbers) in enumerate(details):
                 lowest = layouts.index(layouts[number])
                 if first is not None and lowest == number:
-                    descriptions[number], abouts[number] = first[0], first[1]
+                    descriptions[number] = first[0]
+                    metadata_by_rank[members[number]] = first[1]
                 for name, digest in zip(details[lowest][0][2], numbers, strict=True):
                     by_name.setdefault(name, {})[number] = digest
         copies, differing = compare_copies(self.ranks, descriptions, items)
-        members, here = self.ranks.members, self.ranks.here
         plan = _Plan(
             descriptions, by_name, len(members), layouts, members, here, differing
         )
@@ -175,7 +176,7 @@ class Sharer:
             has_equal_values and copies.are_known and have_equal_names(descriptions)
         )
         self._known = _Known(layouts, plan, copies) if is_kept else None
-        merge(items, {members[place]: about for place, about in abouts.items()})
+        merge(items, metadata_by_rank)
         return plan.part_of(rank, items, threads)
 
     def _checksums(
@@ -533,7 +534,7 @@ class _Plan:
                 tensors |= _parts_of(name, value, own_boxes, is_one=is_one)
             item.tensors = tensors
             if parts:
-                item.about["parts"] = parts
+                item.metadata["parts"] = parts
         buffers = {item.name: item.buffers for item in items}
         warning = apart_message(self.differing, rank, self._members, buffers)
         return Shared(items, self.grids, self.whole, threads[: self.here], warning)

@@ -110,7 +110,7 @@ def survey(path: str | Path) -> dict[str, Any]:
         parts = files.parts(meta)
         if "ranks" in meta:
             found["elsewhere"] = sorted(meta["ranks"][meta["world"] :])
-        for name, about in meta["items"].items():
+        for name, metadata in meta["items"].items():
             headers = [
                 _rust.safetensors_header(path)
                 for part in parts
@@ -118,7 +118,7 @@ def survey(path: str | Path) -> dict[str, Any]:
             ]
             tensors = [tensor for header in headers for tensor in header[1]]
             items[name] = {
-                "kind": about["kind"],
+                "kind": metadata["kind"],
                 "files": len(headers),
                 "tensors": len(tensors),
                 "num_bytes": sum(tensor[4] for tensor in tensors),
@@ -186,9 +186,9 @@ def _verified(files: StepFiles, meta: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     try:
         parts = files.parts(meta)
-        for about in [item for part in parts for item in part["items"].values()]:
+        for metadata in [item for part in parts for item in part["items"].values()]:
             try:
-                lines += files.problems(about)
+                lines += files.problems(metadata)
             except (OSError, RuntimeError) as error:
                 lines.append(str(error))
         lines += missing_parts(files, meta)
@@ -325,21 +325,21 @@ def _write_step(
     for name, (kind, value) in items.items():
         encoder = Encoder(name)
         if kind == "module":
-            about = describe_state(value, encoder)
+            metadata = describe_state(value, encoder)
         elif kind == "optimizer":
             state, names = by_number(value)
-            about = {"value": encoder.encode(state)}
+            metadata = {"value": encoder.encode(state)}
             if names is not None:
-                about["parameters"] = [[name, shapes.get(name)] for name in names]
+                metadata["parameters"] = [[name, shapes.get(name)] for name in names]
         else:
-            about = {"value": encoder.encode(value)}
-        about["kind"] = kind
-        for fields in fields_in(about, "tensor"):
+            metadata = {"value": encoder.encode(value)}
+        metadata["kind"] = kind
+        for fields in fields_in(metadata, "tensor"):
             # A tensor on meta stands for values on the CPU.
             if fields.get("device") == "meta":
                 del fields["device"]
         leaves = {key: tensors.written(leaf) for key, leaf in encoder.tensors.items()}
-        described.append(Described(name, loading_kind(kind), about, leaves))
+        described.append(Described(name, loading_kind(kind), metadata, leaves))
     existing = Steps(target.parent).saved()
     order = max((step.order for step in existing), default=-1) + 1
     fields = {"order": order, "time": time.time(), "metrics": {}}

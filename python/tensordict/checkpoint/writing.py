@@ -115,17 +115,17 @@ def plan_step(
         [item.tensors for item in shared.items], digest_threads if dedupe else None
     )
     for item, item_digests in zip(shared.items, digests, strict=True):
-        about = dict(item.about)
+        metadata = dict(item.metadata)
         if item.is_shared:
-            about = item.kind.part_of_rank(about, rank)
+            metadata = item.kind.part_of_rank(metadata, rank)
         groups = _grouped(item.tensors, shards, dedupe=dedupe)
         names = _names(_stem(item.name, rank), len(groups))
-        about["files"] = names
-        about["headers"] = [_digest_of(group) for group in groups]
+        metadata["files"] = names
+        metadata["headers"] = [_digest_of(group) for group in groups]
         if dedupe:
-            about["digests"] = item_digests
-            about["grouped"] = [list(group) for group in groups]
-        unchanged = _unchanged(item.name, about, before) if dedupe else {}
+            metadata["digests"] = item_digests
+            metadata["grouped"] = [list(group) for group in groups]
+        unchanged = _unchanged(item.name, metadata, before) if dedupe else {}
         for name, group in zip(names, groups, strict=True):
             old_file = unchanged.get(tuple(group))
             if old_file is not None:
@@ -135,7 +135,7 @@ def plan_step(
         if not rank:
             others = shared.whole.get(item.name, {})
             placed = list(zip(names, groups, strict=True))
-            is_readable = about.get("parts", {}).keys() <= {
+            is_readable = metadata.get("parts", {}).keys() <= {
                 name for by_name in others.values() for name in by_name
             }
             for other in range(1, len(shared.threads)) if is_readable else ():
@@ -146,7 +146,7 @@ def plan_step(
                 index = f"{item.name}.safetensors.index.json"
                 other_files.append((index, _index(placed)))
             other_files += item.files
-        items[item.name] = about
+        items[item.name] = metadata
     meta = {
         "format": "tensordict.checkpoint",
         "version": VERSION,
@@ -273,14 +273,14 @@ def _groups(tensors: dict[str, Leaf]) -> list[dict[str, Leaf]]:
 
 
 def _unchanged(
-    item: str, about: dict[str, Any], before: tuple[Path, dict[str, Any]] | None
+    item: str, metadata: dict[str, Any], before: tuple[Path, dict[str, Any]] | None
 ) -> dict[tuple[str, ...], str]:
     """Return the files of the previous step whose tensors are all unchanged."""
     if before is None:
         return {}
     path, meta = before
     old = meta["items"].get(item, {})
-    old_digests, digests = old.get("digests", {}), about["digests"]
+    old_digests, digests = old.get("digests", {}), metadata["digests"]
     unchanged_files = {}
     for name, group in zip(old.get("files", ()), old.get("grouped", ()), strict=False):
         if all(

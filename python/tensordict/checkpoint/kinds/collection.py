@@ -31,11 +31,11 @@ class CollectionKind(Kind):
         return item
 
     def prepare(
-        self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
+        self, item: Item, name: str, metadata: Mapping[str, Any], restoring: Restoring
     ) -> None:
         """Register the fill; if it fails, the old values are restored."""
-        value = restoring.value(name, about)
-        if about["kind"] != self.name:
+        value = restoring.value(name, metadata)
+        if metadata["kind"] != self.name:
             restoring.values[name] = value
             return
         before = item.clone()

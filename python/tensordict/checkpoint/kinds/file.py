@@ -44,7 +44,7 @@ class FileKind(Kind):
         return {"value": item.name}
 
     def prepare(
-        self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
+        self, item: Item, name: str, metadata: Mapping[str, Any], restoring: Restoring
     ) -> None:
         """Return the name of the file among the plain data."""
-        restoring.values[name] = restoring.value(name, about)
+        restoring.values[name] = restoring.value(name, metadata)

@@ -120,38 +120,54 @@ class Kind:
         return {"value": saving.encoder.encode(self.state(item))}
 
     def prepare(
-        self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
+        self, item: Item, name: str, metadata: Mapping[str, Any], restoring: Restoring
     ) -> None:
         """Read and compare the saved item, and register how the item changes.
 
         Nothing is changed yet.
 
+        Args:
+            item: the item to restore.
+            name: the name of the item.
+            metadata: the JSON that :meth:`describe` returned at the save.
+            restoring: the restore, which reads tensors and collects changes.
+
         Raises:
             RuntimeError: the item differs from the saved one.
         """
         current = self.state(item)
-        value = restoring.value(name, about, like=current)
+        value = restoring.value(name, metadata, like=current)
         before = copy.deepcopy(current)
         restoring.add(
             lambda: self.set_state(item, value), lambda: self.set_state(item, before)
         )
 
-    def load(self, about: Mapping[str, Any], decoder: Decoder) -> Any:
-        """Return the saved state, when there is no item to restore."""
-        return decoder.decode(about["value"])
+    def load(self, metadata: Mapping[str, Any], decoder: Decoder) -> Any:
+        """Return the saved state, when there is no item to restore.
 
-    def part_of_rank(self, about: dict[str, Any], rank: int) -> dict[str, Any]:
-        """Return a rank's description of an item; rank 0 describes shared items for all."""
-        return {"kind": self.name} if self.is_shared and rank else dict(about)
+        Args:
+            metadata: the JSON that :meth:`describe` returned at the save.
+            decoder: the decoder, which has the tensors of the item.
+        """
+        return decoder.decode(metadata["value"])
 
-    def merged(self, item: str, abouts: Mapping[int, Any]) -> dict[str, Any]:
+    def part_of_rank(self, metadata: dict[str, Any], rank: int) -> dict[str, Any]:
+        """Return a rank's description of an item; rank 0 describes shared items for all.
+
+        Args:
+            metadata: the JSON that :meth:`describe` returned on this rank.
+            rank: the index of the rank.
+        """
+        return {"kind": self.name} if self.is_shared and rank else dict(metadata)
+
+    def merged(self, item: str, metadata_by_rank: Mapping[int, Any]) -> dict[str, Any]:
         """Merge the descriptions of ranks whose parts of a shared item differ.
 
         Args:
             item: the name of the item.
-            abouts: the descriptions by rank.
+            metadata_by_rank: the JSON that :meth:`describe` returned on each rank.
         """
-        return dict(abouts[min(abouts)])
+        return dict(metadata_by_rank[min(metadata_by_rank)])
 
 
 _KINDS: dict[str, Kind] = {}

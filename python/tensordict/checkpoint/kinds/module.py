@@ -66,33 +66,43 @@ class ModuleKind(Kind):
         return describe_state(state, saving.encoder, frozen, names, _tied(item))
 
     def prepare(
-        self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
+        self, item: Item, name: str, metadata: Mapping[str, Any], restoring: Restoring
     ) -> None:
         """Compare names and shapes, and register reads into the module's tensors."""
         refuse_flat_module(name, item)
-        filling = _Filling(item, name, about, restoring)
+        filling = _Filling(item, name, metadata, restoring)
         if filling.is_plain():
             filling.fill()
         else:
             filling.load_by_torch()
 
-    def load(self, about: Mapping[str, Any], decoder: Decoder) -> OrderedDict[str, Any]:
+    def load(
+        self, metadata: Mapping[str, Any], decoder: Decoder
+    ) -> OrderedDict[str, Any]:
         """Return the state as it was saved."""
-        return saved_state(about, decoder)
+        return saved_state(metadata, decoder)
 
-    def merged(self, item: str, abouts: Mapping[int, Any]) -> dict[str, Any]:
+    def merged(self, item: str, metadata_by_rank: Mapping[int, Any]) -> dict[str, Any]:
         """Return the union of the names of all ranks."""
-        union: dict[str, Any] = {**abouts[min(abouts)]}
+        union: dict[str, Any] = {**metadata_by_rank[min(metadata_by_rank)]}
         union["names"] = list(
-            dict.fromkeys(name for about in abouts.values() for name in about["names"])
+            dict.fromkeys(
+                name
+                for metadata in metadata_by_rank.values()
+                for name in metadata["names"]
+            )
         )
         for field in ("tied", "values"):
             joined: dict[str, Any] = {}
-            for about in abouts.values():
-                joined = {**about.get(field, {}), **joined}
+            for metadata in metadata_by_rank.values():
+                joined = {**metadata.get(field, {}), **joined}
             if joined:
                 union[field] = joined
-        frozen = {name for about in abouts.values() for name in about.get("frozen", ())}
+        frozen = {
+            name
+            for metadata in metadata_by_rank.values()
+            for name in metadata.get("frozen", ())
+        }
         if frozen:
             union["frozen"] = sorted(frozen - set(union["names"]))
         return union
@@ -147,21 +157,21 @@ def describe_state(
             continue
         # Extra state, and other values that are not tensors.
         values[name] = encoder.encode(value, (name,))
-    about: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "kind": "module",
         "names": [renamed.get(name, name) for name in state if name not in frozen],
     }
     if tied:
-        about["tied"] = tied
+        metadata["tied"] = tied
     if values:
-        about["values"] = values
+        metadata["values"] = values
     if frozen:
         left_out = frozen & state.keys()
-        about["frozen"] = sorted(renamed.get(name, name) for name in left_out)
-    metadata = getattr(state, "_metadata", None)
-    if metadata:
-        about["versions"] = encoder.encode(dict(metadata), ("_metadata",))
-    return about
+        metadata["frozen"] = sorted(renamed.get(name, name) for name in left_out)
+    versions = getattr(state, "_metadata", None)
+    if versions:
+        metadata["versions"] = encoder.encode(dict(versions), ("_metadata",))
+    return metadata
 
 
 def _tied(module: nn.Module) -> dict[str, str]:
@@ -179,17 +189,17 @@ def _tied(module: nn.Module) -> dict[str, str]:
     return first_names
 
 
-def saved_state(about: Mapping[str, Any], decoder: Decoder) -> OrderedDict[str, Any]:
+def saved_state(metadata: Mapping[str, Any], decoder: Decoder) -> OrderedDict[str, Any]:
     """Return the state of a module as it was saved, with tied tensors under all names."""
-    tied, values = about.get("tied", {}), about.get("values", {})
+    tied, values = metadata.get("tied", {}), metadata.get("values", {})
     state: OrderedDict[str, Any] = OrderedDict()
-    for name in about["names"]:
+    for name in metadata["names"]:
         if name in values:
             state[name] = decoder.decode(values[name])
         else:
             state[name] = decoder.named(tied.get(name, name))
-    if "versions" in about:
-        state._metadata = OrderedDict(decoder.decode(about["versions"]))  # type: ignore[attr-defined]
+    if "versions" in metadata:
+        state._metadata = OrderedDict(decoder.decode(metadata["versions"]))  # type: ignore[attr-defined]
     return state
 
 
@@ -238,7 +248,7 @@ class _Filling:
     Args:
         module: the module.
         item: the name of the item.
-        about: the description of the item.
+        metadata: the description of the item.
         restoring: the restore to which it belongs.
     """
 
@@ -246,14 +256,14 @@ class _Filling:
         self,
         module: nn.Module,
         item: str,
-        about: Mapping[str, Any],
+        metadata: Mapping[str, Any],
         restoring: Restoring,
     ) -> None:
         self.module = module
         self.item = item
-        self.about = about
+        self.metadata = metadata
         self.restoring = restoring
-        self.files: ItemFiles = restoring.files_of(item, about)
+        self.files: ItemFiles = restoring.files_of(item, metadata)
         self.is_known: bool = _is_plain(module)
         # The parameters themselves, unless the module overrides how its state is built.
         self.own: dict[str, Any] = (
@@ -261,13 +271,13 @@ class _Filling:
         )
         self.bare: dict[str, str] = bare_names(module, self.own)
         own_names = set(self.bare.values())
-        saved_names = [*about["names"], *about.get("frozen", ())]
+        saved_names = [*metadata["names"], *metadata.get("frozen", ())]
         # The names in the checkpoint, by the names in the bare model.
         self.saved: dict[str, str] = {
             bare: name
             for name, bare in bare_wrapper_names(saved_names, own_names).items()
         }
-        frozen = set(about.get("frozen", ()))
+        frozen = set(metadata.get("frozen", ()))
         self.frozen: set[str] = {
             bare for bare, name in self.saved.items() if name in frozen
         }
@@ -276,7 +286,7 @@ class _Filling:
 
     def is_plain(self) -> bool:
         """Return whether loading the module only copies tensors."""
-        values = self.about.get("values", {}).values()
+        values = self.metadata.get("values", {}).values()
         return (
             self.is_known
             and all(
@@ -293,9 +303,9 @@ class _Filling:
     def _stored(self, bare: str) -> Stored | None:
         """Return the saved dense tensor with a name; None for another value."""
         name = self.saved[bare]
-        value = self.about.get("values", {}).get(name)
+        value = self.metadata.get("values", {}).get(name)
         if value is None:
-            return self.files.stored(self.about.get("tied", {}).get(name, name))
+            return self.files.stored(self.metadata.get("tied", {}).get(name, name))
         if isinstance(value, dict) and value.get("$") in ("tensor", "sharded"):
             return self.files.of_fields(value)
         return None
@@ -403,7 +413,7 @@ class _Filling:
             for bare in self.saved
             if bare in name_of
         }
-        state = restoring.value(self.item, self.about, like=likes)
+        state = restoring.value(self.item, self.metadata, like=likes)
         for bare, name in self.saved.items():
             key = name_of.get(bare, bare)
             if key != name:

@@ -74,26 +74,26 @@ class OptimizerKind(Kind):
             for key, value in state.items()
             if key != "state"
         }
-        about: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "value": {"state": {"$": "dict", "items": pairs}, **others}
         }
         if len(parameters.names) == len(numbers):
-            about["parameters"] = [
+            metadata["parameters"] = [
                 [name, list(parameter.shape) if _has_shape(parameter) else None]
                 for name, parameter in zip(names, parameters.parameters, strict=True)
             ]
-        return about
+        return metadata
 
     def prepare(
-        self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
+        self, item: Item, name: str, metadata: Mapping[str, Any], restoring: Restoring
     ) -> None:
         """Match the parameters, compare groups and shapes, and register the load."""
         refuse_flat_optimizer(name, item)
-        value = about["value"]
+        value = metadata["value"]
         if not _is_usual(value) or not _is_usual(item.state_dict()):
-            state = restoring.value(name, about, like=item.state_dict())
+            state = restoring.value(name, metadata, like=item.state_dict())
         else:
-            state = _Matching(item, name, about, restoring).state()
+            state = _Matching(item, name, metadata, restoring).state()
         before = item.state, item.param_groups
         kept = (
             type(before[0])(before[0].default_factory)
@@ -108,11 +108,11 @@ class OptimizerKind(Kind):
 
         restoring.add(lambda: load_optimizer(item, state), undo)
 
-    def merged(self, item: str, abouts: Mapping[int, Any]) -> dict[str, Any]:
+    def merged(self, item: str, metadata_by_rank: Mapping[int, Any]) -> dict[str, Any]:
         """Merge the parameters of all ranks, and number them anew."""
-        ranks = sorted(abouts)
-        first = abouts[ranks[0]]
-        tables = {rank: abouts[rank].get("parameters") for rank in ranks}
+        ranks = sorted(metadata_by_rank)
+        first = metadata_by_rank[ranks[0]]
+        tables = {rank: metadata_by_rank[rank].get("parameters") for rank in ranks}
         for rank in ranks[1:]:
             both = tables[rank], tables[ranks[0]]
             if not all(table and all(name for name, _ in table) for table in both):
@@ -128,7 +128,7 @@ class OptimizerKind(Kind):
                 if name not in numbers:
                     numbers[name] = len(numbers)
                     parameters.append([name, shape])
-            saved = SavedGroups(abouts[rank])
+            saved = SavedGroups(metadata_by_rank[rank])
             for number, parameter_state in saved.state.items():
                 state.setdefault(numbers[saved.names[number]], parameter_state)
             for place, group in enumerate(saved.groups):
@@ -189,7 +189,7 @@ class _Matching:
     Args:
         optimizer: the optimizer.
         item: the name of the item.
-        about: the description of the item.
+        metadata: the description of the item.
         restoring: the restore to which it belongs.
     """
 
@@ -197,14 +197,14 @@ class _Matching:
         self,
         optimizer: torch.optim.Optimizer,
         item: str,
-        about: Mapping[str, Any],
+        metadata: Mapping[str, Any],
         restoring: Restoring,
     ) -> None:
         self.optimizer = optimizer
         self.item = item
         self.restoring = restoring
-        self.files: ItemFiles = restoring.files_of(item, about)
-        self.saved = SavedGroups(about)
+        self.files: ItemFiles = restoring.files_of(item, metadata)
+        self.saved = SavedGroups(metadata)
         self.own = Parameters.of(optimizer, restoring.parameters)
         self.lines: list[str] = []
 

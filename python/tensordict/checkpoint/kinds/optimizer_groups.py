@@ -64,11 +64,11 @@ class SavedGroups:
     """The groups and states of an optimizer in a step, not yet decoded.
 
     Args:
-        about: the description of the optimizer.
+        metadata: the description of the optimizer.
     """
 
-    def __init__(self, about: Mapping[str, Any]) -> None:
-        value = about["value"]
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        value = metadata["value"]
         state = value["state"]
         pairs = state["items"] if "$" in state else list(state.items())
         self.state: dict[int, Any] = dict(pairs)
@@ -79,7 +79,7 @@ class SavedGroups:
             for place, group in enumerate(self.groups)
             for number in group["params"]
         }
-        table = about.get("parameters")
+        table = metadata.get("parameters")
         if table is None:
             given_names = [
                 name

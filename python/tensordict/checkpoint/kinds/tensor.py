@@ -37,11 +37,11 @@ class TensorKind(Kind):
         return item
 
     def prepare(
-        self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
+        self, item: Item, name: str, metadata: Mapping[str, Any], restoring: Restoring
     ) -> None:
         """Compare the shapes, and register the copy."""
-        is_tensor = about["kind"] == self.name
-        value = restoring.value(name, about, like=item if is_tensor else None)
+        is_tensor = metadata["kind"] == self.name
+        value = restoring.value(name, metadata, like=item if is_tensor else None)
         if not is_tensor:
             restoring.values[name] = value
             return

@@ -30,7 +30,7 @@ class ValueKind(Kind):
         return item
 
     def prepare(
-        self, item: Item, name: str, about: Mapping[str, Any], restoring: Restoring
+        self, item: Item, name: str, metadata: Mapping[str, Any], restoring: Restoring
     ) -> None:
         """Return the value among the plain data."""
-        restoring.values[name] = restoring.value(name, about, like=item)
+        restoring.values[name] = restoring.value(name, metadata, like=item)
