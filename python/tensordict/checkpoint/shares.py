@@ -117,7 +117,6 @@ class Sharer:
         Raises:
             RuntimeError: two ranks have different tensors of one name.
         """
-        rank = 0 if self.ranks is None else self.ranks.rank
         own_descriptions = {item.name: describe_for_others(item) for item in items}
         plain = [
             (item.name, name, leaf)
@@ -126,13 +125,8 @@ class Sharer:
             for name, leaf in item.tensors.items()
         ]
         if self.ranks is None:
-            if not any(item.sharded for item in items):
-                return Shared(items, [], {}, [0])
-            here = _own_rank()
-            _refuse_others(items, here)
-            return _Plan({0: own_descriptions}, {}, 1, members=[here]).part_of(
-                rank, items, [0]
-            )
+            return _alone(items, own_descriptions)
+        rank = self.ranks.rank
         digests, summary = self._checksums(plain, items)
         layout = digest_of(own_descriptions)
         values = hashlib.sha256(repr(digests).encode()).hexdigest()
@@ -195,6 +189,15 @@ class Sharer:
             error = caught
         ranks.raise_together(error)
         return digests, summary
+
+
+def _alone(items: list[Described], descriptions: Mapping[str, Description]) -> Shared:
+    """Return what the only saving process writes: all of its items."""
+    if not any(item.sharded for item in items):
+        return Shared(items, [], {}, [0])
+    here = _own_rank()
+    _refuse_others(items, here)
+    return _Plan({0: descriptions}, {}, 1, members=[here]).part_of(0, items, [0])
 
 
 def _own_rank() -> int:
