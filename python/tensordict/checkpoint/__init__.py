@@ -7,7 +7,16 @@ restores them bit for bit.
 Where to start reading: ``checkpointer.py`` contains the public class, ``kinds/`` a
 class for each kind of item. ``shares.py`` divides the items over ranks, ``writing.py``
 plans the files of a step, ``restoring.py`` reads, compares and then changes the items.
-The format of a step is in ``docs/format.md``.
+The format of a step is in ``docs/format.md``. The other files, by task:
+
+- many ranks: ``distributed.py``, ``lost_ranks.py``, ``descriptions.py``, ``copies.py``,
+  ``placing.py``, ``turns.py``
+- files of a step: ``steps.py``, ``files.py``, ``headers.py``, ``ranges.py``
+- reading: ``reading.py``, ``reads.py``, ``comparing.py``, ``loading.py``
+- object stores: ``mirroring.py``, ``mirror.py``, ``uploading.py``, ``remote_*.py``
+- other formats: ``exporting.py``, ``export*.py``, ``foreign.py``, ``dcp*.py``,
+  ``lazy_state.py``, ``optimizer_forms.py``
+- the command line: ``tools.py``
 """
 
 from tensordict.checkpoint.checkpointer import Checkpointer
