@@ -103,6 +103,9 @@ def _run_on_copies(arguments: argparse.Namespace) -> int:
         problems = verify_place(places["path"], arguments.threads)
         if problems is not None:
             return checkpoints.show_problems(arguments, problems, {})
+        verified = None if arguments.deep else _verify_tree(places["path"], arguments)
+        if verified is not None:
+            return verified
     if target is not None and not arguments.force and copying.exists(target):
         raise FileExistsError(17, MSG_THERE.format(target))
     with tempfile.TemporaryDirectory(prefix="tensordict-") as folder:
@@ -135,6 +138,41 @@ def _run_on_copies(arguments: argparse.Namespace) -> int:
         if target is not None and status == 0:
             copying.send_all(local_target, target)
     return status
+
+
+def _verify_tree(place: Any, arguments: argparse.Namespace) -> int | None:
+    """Verify a directory save in a store, without a copy on this machine.
+
+    Returns:
+        The exit status; None for other saves.
+    """
+    from collections import Counter
+
+    from tensordict.cli import verify
+    from tensordict.storage.inspect import survey
+    from tensordict.storage.layouts.interface import DAMAGED
+    from tensordict.storage.remote.outline import outlined
+    from tensordict.storage.remote.verifying import verify_outlined
+
+    if not place.exists("meta.json"):
+        return None
+    with contextlib.ExitStack() as stack:
+        try:
+            outline = stack.enter_context(outlined(place))
+        except (FileNotFoundError, RuntimeError, ValueError):
+            # The comparison of a copy tells which file is damaged.
+            return None
+        found = survey(outline.path)
+        problems, outcomes = list(found.problems), Counter[str]()
+        report = None if problems else verify_outlined(outline)
+        if report is not None:
+            outcomes = Counter(finding.outcome for finding in report.findings)
+            problems = report.lines(DAMAGED)
+        elif not problems:
+            outcomes = Counter(unchecked=1)
+        with _renamed({str(outline.path): str(place)}):
+            verify.show(arguments, found, problems, [], outcomes)
+    return verify.DAMAGED if problems else 0
 
 
 def _open(place: Any, arguments: argparse.Namespace) -> Any:

@@ -53,19 +53,28 @@ def run(arguments: argparse.Namespace) -> int:
         outcomes = Counter(finding.outcome for finding in report.findings)
         problems = report.lines(checksums.DAMAGED)
         modified = report.lines(*checksums.CHANGED)
-    _show(arguments, found, problems, modified, outcomes)
+    show(arguments, found, problems, modified, outcomes)
     if problems:
         return DAMAGED
     return MODIFIED if modified else 0
 
 
-def _show(
+def show(
     arguments: argparse.Namespace,
     found: Any,
     problems: list[str],
     modified: list[str],
     outcomes: Counter[str],
 ) -> None:
+    """Print the result of a comparison.
+
+    Args:
+        arguments: the arguments of the command.
+        found: the survey of the save.
+        problems: a line for each damage.
+        modified: a line for each file that was modified since the save.
+        outcomes: the number of files by outcome.
+    """
     if arguments.json:
         common.print_json(
             {

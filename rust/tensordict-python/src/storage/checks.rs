@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
+use tensordict_core::storage::checksums::{BLOCK_BYTES, Checksum};
 use tensordict_core::storage::verify::{self, Scrutiny};
 
 use super::save::SaveProgress;
@@ -67,7 +68,17 @@ fn seal_tree(
         .len())
 }
 
+/// The CRC-32C of each MiB of some bytes, and of the shorter rest, as in the checksums of a save.
+#[pyfunction]
+fn block_checksums(py: Python<'_>, content: &[u8]) -> Vec<u32> {
+    py.detach(|| {
+        let blocks = content.chunks(BLOCK_BYTES);
+        blocks.map(|block| Checksum::of(block).whole).collect()
+    })
+}
+
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(block_checksums, module)?)?;
     module.add_function(wrap_pyfunction!(verify_save, module)?)?;
     module.add_function(wrap_pyfunction!(seal_tree, module)?)
 }
