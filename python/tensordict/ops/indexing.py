@@ -18,14 +18,12 @@ from tensordict.primitives.index_items import MSG_TOO_MANY, fills
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, as_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tensordict.containers.collection import TensorDictBase
     from tensordict.containers.dense import TensorDict
     from tensordict.containers.view import _SubTensorDict
     from tensordict.primitives.protocol import BatchIndex, NestedKeyLike, StackProtocol
 
-__all__ = ["IndexingOps", "getitem_batch_size"]
+__all__ = ["IndexingOps"]
 
 MSG_EXPAND_RIGHT = (
     "expand_as_right requires the destination tensor to have at least as many "
@@ -337,11 +335,6 @@ class IndexingOps(CollectionProtocol):
             result._batch_size = index.shape
             result._td_dim_names = None
         return self._replace_content(result) if inplace else result
-
-
-def getitem_batch_size(batch_size: Sequence[int], index: BatchIndex) -> torch.Size:
-    """Return the batch size of ``td[index]`` for a ``td`` of ``batch_size``."""
-    return _rust.index_shape(torch.Size(batch_size), index)
 
 
 def _as_plain(td: CollectionProtocol) -> Any:

@@ -49,7 +49,6 @@ __all__ = [
     "NestedKeyLike",
     "PartsProtocol",
     "StackProtocol",
-    "ValueProtocol",
     "as_stack",
 ]
 
@@ -618,31 +617,6 @@ class StackProtocol(CollectionProtocol):
 
     def _casts_at(self, index: object) -> bool:
         """Return whether a write at an index of tensors casts values."""
-        raise NotImplementedError
-
-
-class ValueProtocol(CollectionProtocol):
-    """The further methods of non-tensor data."""
-
-    __slots__ = ()
-
-    def _takes(self, value: object) -> bool:
-        """Return whether :meth:`update_` of non-tensor data accepts a value."""
-        raise NotImplementedError
-
-    def _copied(self, value: object) -> Any:
-        """Return the value that :meth:`update_` stores, or raise an error.
-
-        ``value`` may be of any type.
-        """
-        raise NotImplementedError
-
-    def _check_item(self, size: torch.Size, value: object, at: object = ...) -> None:
-        """Raise an error if a value cannot be written at an index of size ``size``."""
-        raise NotImplementedError
-
-    def _preallocated(self, at: object, size: torch.Size) -> Any:
-        """Return non-tensor data of ``size`` that has this value at an index."""
         raise NotImplementedError
 
 

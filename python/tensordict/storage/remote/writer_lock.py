@@ -14,7 +14,7 @@ from tensordict.storage.remote.publishing import LOCK, put_switch, record_of, sw
 if TYPE_CHECKING:
     from tensordict.storage.remote.place import Place
 
-__all__ = ["PlaceLock", "is_being_written"]
+__all__ = ["PlaceLock"]
 
 MSG_TAKEN: Final = (
     "Another writer has {} open. Give each process a part of its own: DatasetWriter(url, "
@@ -71,11 +71,6 @@ class PlaceLock:
     def forget(self) -> None:
         """Let others write, without a request: they find that the writer has ended."""
         _held.discard(self._token)
-
-
-def is_being_written(place: Place) -> bool:
-    """Return whether a place has the lock of a writer, which may have ended."""
-    return place.exists(LOCK)
 
 
 def _is_held(content: bytes) -> bool:
