@@ -1,10 +1,9 @@
-"""The outline of a save: its metadata, in files that are otherwise holes.
+"""The outline of a save: sparse files with the metadata of the save, and holes for tensors.
 
-A save in a store is described by some of its bytes: the metadata of its directories, the
-header of a safetensors file, the directory of an archive, the end of a consolidated file.
-These are read, and put where they belong into files of the size of the objects, which take
-no space for what is not there. So every layout is loaded by what loads it from a disk, and the
-tensors over the holes then tell which bytes of which object they are.
+Some bytes describe a save: the metadata of its directories, the header of a safetensors file,
+the directory of an archive, the end of a consolidated file. The outline has these bytes at their
+offsets, in files of the sizes of the objects. So each layout loads the outline like a save on a
+disk. The address of a tensor over a hole tells its object and its offset in the object.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ META: Final = "meta.json"
 GENERATION: Final = ".tensordict-"
 INDEX: Final = ".index.json"
 _ALSO_READ: Final = (META, "other.pickle", "pickle.pkl")
-"""The files of a directory that hold no tensor."""
+"""The files of a directory that are always read as a whole."""
 
 MSG_NO_SAVE: Final = (
     "There is no save at {url}: neither an object of that name, nor {url}/meta.json. Check "
@@ -48,12 +47,12 @@ MSG_SAVE: Final = "{url} is not a save: {error}"
 
 
 class Outline:
-    """The files of an outline, and the objects that they stand for.
+    """The files of an outline, and their objects.
 
     Attributes:
-        path: what is loaded: a file or a folder.
-        objects: the objects by the paths of their files from the folder.
-        others: those of files that say nothing of tensors, which are not there.
+        path: the file or folder to load.
+        objects: the object of each file, by the path of the file from the folder.
+        others: the objects of files that the outline lacks, because no load needs them.
     """
 
     def __init__(self, folder: Path, place: Place, cache: BlockCache | None) -> None:
@@ -65,7 +64,7 @@ class Outline:
         self.others: dict[str, RemoteObject] = {}
 
     def add(self, name: str, place: Place, found: Found | None) -> RemoteObject:
-        """Note that a file stands for an object."""
+        """Note the object of a file."""
         made = RemoteObject(place, cache=self.cache)
         if found is not None:
             made.note(found)
@@ -73,17 +72,17 @@ class Outline:
         return made
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file that is known as a whole."""
+        """Write a file whose content is known."""
         target = self._checked(name)
         target.write_bytes(content)
 
     def make_hole(self, name: str, size: int) -> None:
-        """Make a file of so many bytes that are not there."""
+        """Make a file of ``size`` bytes, or extend it, with a hole."""
         with self._checked(name).open("ab") as file:
             file.truncate(size)
 
     def _checked(self, name: str) -> Path:
-        """Return the path of a file, which is in the folder."""
+        """Return the path of a file in the folder; refuse a name that leads out of it."""
         parts = Path(name).parts
         if ".." in parts or os.path.isabs(name):
             message = MSG_SAVE.format(url=self.place, error=f"it has a file {name!r}.")
@@ -97,20 +96,20 @@ class Outline:
 def outlined(
     place: Place, cache: BlockCache | None = None, near: Path | None = None
 ) -> Iterator[Outline]:
-    """Read what describes the save at a place. The files are gone when the block ends.
+    """Make the outline of the save at a place, until the block ends.
 
     Args:
         place: the save.
-        cache: where blocks are kept that are read of its objects.
-        near: the folder in which that of the files is made. Default: of temporary files.
+        cache: the cache for blocks of the objects.
+        near: the parent of the folder of the outline. Default: the temporary directory.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: what is there is no save.
+        FileNotFoundError: there is no save.
+        ValueError: the objects at the place are not a save.
     """
     around = Path(tempfile.mkdtemp(prefix=".tensordict-outline-", dir=near))
     try:
-        # Others may read this one, if it becomes a copy of the save.
+        # A download makes this folder the copy of the save, with the usual permissions.
         folder = around / "save"
         folder.mkdir()
         outline = Outline(folder, place, cache)
@@ -124,10 +123,10 @@ def outlined(
 
 
 def fill_outline(place: Place, folder: Path) -> None:
-    """Read what describes the save of several objects at a place into a folder.
+    """Make the outline of a save of several objects in a folder.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no save.
     """
     _fetch_folder(Outline(folder, place, None))
 
@@ -158,11 +157,11 @@ def _fetch(outline: Outline) -> None:
 
 
 def _fetch_one(outline: Outline) -> None:
-    """Read what describes an object that is a save, or the index of several."""
+    """Read the metadata of a save in one object, or of safetensors shards by their index."""
     place = outline.place
     name = place.name
     if name.endswith(".safetensors"):
-        # A save in shards is called by the name that one file would have.
+        # The name of a single file also means the index of shards.
         with contextlib.suppress(FileNotFoundError):
             return _fetch_index(outline, place.parent / f"{name}{INDEX}")
     if name.endswith(INDEX):
@@ -189,7 +188,7 @@ def _fetch_index(outline: Outline, index: Place) -> None:
 
 
 def _fetch_folder(outline: Outline) -> None:
-    """Read the metadata of a directory tree: of the root first, then of all levels."""
+    """Read the metadata of a directory save: of the root, then of all levels."""
     place = outline.place
     listed: dict[str, Found] | None = None
 
@@ -201,7 +200,7 @@ def _fetch_folder(outline: Outline) -> None:
     if manifest is not None:
         return _fetch_by_manifest(outline, manifest)
     if listed is None:
-        # A server that lists nothing: the names follow from the metadata.
+        # A server without listing: the metadata tells the names.
         return _walk(outline, content)
     sources = {}
     for name, found in listed.items():
@@ -224,12 +223,12 @@ def _fetch_by_manifest(outline: Outline, manifest: Manifest) -> None:
 def _fetch_named(
     outline: Outline, contents: dict[str, bytes], sources: dict[str, RemoteObject]
 ) -> None:
-    """Read the metadata of a save of which the objects are known.
+    """Read the metadata of a save whose objects are known.
 
     Args:
         outline: the outline that gets the files.
-        contents: the files that are read already.
-        sources: the objects of the others, by the names of the files.
+        contents: the contents of files that are read already, by name.
+        sources: the objects of the other files, by the names of the files.
     """
     for name, content in contents.items():
         outline.write(name, content)
@@ -268,7 +267,7 @@ def _content_of(source: RemoteObject) -> bytes:
 
 
 def _listed(place: Place) -> dict[str, Found] | None:
-    """List the objects of a save; None where the store lists nothing."""
+    """List the objects of a save; return None if the store cannot list."""
     try:
         found = {each.name: each for each in place.list()}
     except (OSError, NotImplementedError):
@@ -285,9 +284,9 @@ def _is_read(name: str) -> bool:
 
 
 def _whole_files(contents: Mapping[str, bytes]) -> set[str]:
-    """Name the files that describe others: the tables of the sizes of rows.
+    """Return the names of files of tensors that a load reads as a whole.
 
-    Nested tensors that are no columns are read whole, too.
+    They are the tables of the shapes of rows, and nested tensors outside of columns.
     """
     found = set()
     for name, content in contents.items():
@@ -308,7 +307,7 @@ def _whole_files(contents: Mapping[str, bytes]) -> set[str]:
 
 
 def _walk(outline: Outline, root: bytes) -> None:
-    """Read the levels of a directory tree of a store that lists nothing."""
+    """Read the levels of a directory save, if the store cannot list."""
     place = outline.place
     contents: dict[str, bytes] = {}
     levels = {META: root}
@@ -351,7 +350,7 @@ def _got(place: Place, name: str) -> bytes | None:
 def _note_level(
     fields: Mapping[str, Any], folder: str, below: list[str], files: list[str]
 ) -> None:
-    """Note what is below a level, and the files of it that may be there."""
+    """Note the levels below a level, and the names of its possible files."""
     members = fields.get("_num_members")
     if members is not None:
         below += [f"{folder}{at}/{META}" for at in range(members)]

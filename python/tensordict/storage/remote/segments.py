@@ -1,7 +1,7 @@
-"""Plan which bytes of an object are asked for, and where they go.
+"""Plan the requests for the bytes of an object, and the memory that gets the bytes.
 
-A *segment* is a run of bytes that somebody wants: a row, or several that follow each other.
-A *span* is what one request asks for: segments that are neighbours, with what lies between.
+A *segment* is a run of bytes that a caller wants: a row, or several rows that follow each other.
+A *span* is the range of one request: neighbouring segments, and the bytes between them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["GAP", "PART", "Segments", "Span", "spans_of"]
 
 GAP: Final = 64 << 10
-"""Bytes between two segments up to which one request reads both."""
+"""The largest gap between two segments of one request, in bytes."""
 
 PART: Final = 8 << 20
-"""About the most bytes of one request."""
+"""The most bytes of one request, approximately."""
 
 _FEW: Final = 16
 _SHARE: Final = 16
@@ -36,12 +36,12 @@ class Segments:
 
     Attributes:
         object: the object.
-        starts: where each begins in the object: int64 ``[N]``.
-        lengths: the bytes of each, none of them 0: int64 ``[N]``.
+        starts: the first byte of each segment in the object: int64 ``[N]``.
+        lengths: the number of bytes of each segment, at least 1: int64 ``[N]``.
         out: the memory: uint8, flat.
-        places: where each goes in that: int64 ``[N]``.
-        grid: what they are the rows of: the offset of the first in the object, the bytes of one,
-            and the numbers of those that are wanted, which fill the memory in their order.
+        places: the first byte of each segment in the memory: int64 ``[N]``.
+        grid: the rows, if the segments are rows of one size: the offset of row 0 in the object,
+            the bytes of a row, and the numbers of the rows in the order of the memory.
     """
 
     object: RemoteObject
@@ -55,7 +55,7 @@ class Segments:
     def of_rows(
         cls, source: RemoteObject, offset: int, size: int, rows: _Array, out: _Array
     ) -> Segments:
-        """Make those of rows of one size; rows that follow each other are one."""
+        """Make the segments of rows of one size; rows that follow each other are one segment."""
         count = len(rows)
         if not count or not size:
             empty = np.zeros(0, np.int64)
@@ -72,7 +72,7 @@ class Segments:
         return cls(source, starts, lengths, out, begins * size, grid)
 
     def in_parts(self) -> Segments:
-        """Split those that are longer than a request."""
+        """Split segments that are longer than a request."""
         counts = -(-self.lengths // PART)
         if not len(counts) or counts.max() == 1:
             return self
@@ -84,7 +84,7 @@ class Segments:
         return Segments(self.object, starts, lengths, self.out, places)
 
     def cut_at(self, block: int) -> Segments:
-        """Split those that are in several blocks of so many bytes, at the ends of these."""
+        """Split segments at the borders of blocks of ``block`` bytes."""
         first = self.starts // block
         counts = (self.starts + self.lengths - 1) // block - first + 1
         at = np.repeat(np.arange(len(counts)), counts)
@@ -96,28 +96,28 @@ class Segments:
         return Segments(self.object, starts, stops - starts, self.out, places)
 
     def where(self, chosen: _Array) -> Segments:
-        """Keep those of a mask."""
+        """Keep the segments that a boolean mask chooses."""
         starts, lengths = self.starts[chosen], self.lengths[chosen]
         return Segments(self.object, starts, lengths, self.out, self.places[chosen])
 
 
 @dataclass
 class Span:
-    """The bytes that one request asks for, and the segments in them."""
+    """The range of one request, and the segments in the range."""
 
     segments: Segments
     start: int
     stop: int
     members: _Array
-    """The numbers of its segments."""
+    """The positions of its segments in ``segments``."""
 
     @property
     def size(self) -> int:
-        """The bytes from the first to the last."""
+        """The number of bytes of the range."""
         return self.stop - self.start
 
     def deliver(self, data: _Array) -> None:
-        """Copy the segments to where they belong."""
+        """Copy the segments from the answer to their memory."""
         given, members = self.segments, self.members
         if len(members) == 1:
             at, length = given.places[members[0]], given.lengths[members[0]]
@@ -140,10 +140,11 @@ class Span:
 
 
 def _read_through(gaps: _Array, wanted: int) -> _Array:
-    """Tell which gaps between segments are read with these.
+    """Return a mask of the gaps between segments that a request reads through.
 
-    Where most are small, or there are few segments, all small ones are: each saves a request.
-    Where few are, they save few, and are read as long as that adds a sixteenth to the bytes.
+    If most gaps are small, or there are few segments, all small gaps are read: each saves a
+    request. Otherwise small gaps save few requests, and are read up to a sixteenth of the bytes
+    of all segments.
     """
     small: _Array = gaps <= GAP
     if len(gaps) < _FEW or 2 * np.count_nonzero(small) >= len(gaps):
@@ -155,7 +156,7 @@ def _read_through(gaps: _Array, wanted: int) -> _Array:
 
 
 def spans_of(wanted: Segments) -> Iterator[Span]:
-    """Merge the segments that are neighbours.
+    """Merge neighbouring segments to spans.
 
     Examples:
         >>> import numpy as np
@@ -173,7 +174,7 @@ def spans_of(wanted: Segments) -> Iterator[Span]:
     reached = np.maximum.accumulate(stops)
     is_first = np.ones(len(starts), bool)
     is_first[1:] = ~_read_through(starts[1:] - reached[:-1], int(wanted.lengths.sum()))
-    # Those of many neighbours are cut where a request has had enough.
+    # A span of many neighbours ends at about PART bytes.
     begins = np.repeat(
         starts[is_first], np.diff(np.flatnonzero(is_first), append=len(starts))
     )
