@@ -1,10 +1,9 @@
-"""A dataset in a store that rows are added to.
+"""A dataset in a store, opened to add rows.
 
-The rows gather in files of a temporary folder, which are those of a dataset on this machine,
-except that bytes which are in the store are holes in them. From 64 MiB on the bytes that are
-new go up as one object, behind the writer's back. ``publish`` brings up what is left, and then
-puts a manifest, under the condition that the one before is still there: it leads, for every
-file, to the objects that hold its bytes.
+New rows are written to files in a temporary folder. The files are those of a local dataset, with
+holes for bytes that are in the store. When 64 MiB of new bytes have gathered, a thread uploads
+them as one object. ``publish`` uploads the rest and puts a manifest, under the condition that
+the previous manifest is still there. The manifest lists the objects of the bytes of each file.
 """
 
 from __future__ import annotations
@@ -51,30 +50,30 @@ if TYPE_CHECKING:
 __all__ = ["RemoteTree"]
 
 OBJECT_BYTES: Final = 64 << 20
-"""From so many bytes on the rows that were added go up."""
+"""The number of new bytes that starts an upload."""
 
 RECORD_S: Final = 3600.0
-"""So often a writer says that it is still there."""
+"""A writer renews its record after this number of seconds."""
 
 _PUNCH: Final = 3
-"""The flags of ``fallocate`` that make a hole and keep the size of the file."""
+"""The flags of ``fallocate`` to make a hole without changing the size of the file."""
 
 _FOLDER: Final = "tensordict-writer-"
 """The beginning of the names of the folders in which rows gather."""
 
 MSG_SUPERSEDED: Final = (
-    "Another writer has published rows at {} since this one was opened: the rows that this "
-    "one did not publish are lost. Give each process a part of its own: "
+    "Another writer has published rows at {} since this writer was opened: the rows since the "
+    "last flush of this writer are lost. Give each process a part of its own: "
     "DatasetWriter(url, part=...)."
 )
 MSG_REMOVED: Final = (
-    "The object {} of rows that were not published is gone: `tensordict clean` takes a writer "
-    "for gone after a day. Write the rows since the last flush again."
+    "The object {} of unpublished rows is gone: `tensordict clean` removes the objects of a "
+    "writer that has not renewed its record for a day. Write the rows since the last flush again."
 )
 
 
 class _Run(NamedTuple):
-    """Bytes of a file of the folder."""
+    """A run of bytes of a file in the folder."""
 
     name: str
     start: int
@@ -82,7 +81,7 @@ class _Run(NamedTuple):
 
 
 class _Upload:
-    """An object that goes up in a thread of its own."""
+    """The upload of one object, in its own thread."""
 
     def __init__(self, tree: RemoteTree, key: str, runs: list[_Run]) -> None:
         self.key = key
@@ -99,22 +98,21 @@ class _Upload:
             self.error = error
 
     def wait(self) -> None:
-        """Wait until it is there."""
+        """Wait until the upload has ended."""
         self._thread.join()
 
 
 class RemoteTree(GrowingTree):
-    """A dataset in a store, opened to have rows added at its end.
+    """A dataset in a store, opened to append rows.
 
     Args:
         place: the dataset.
-        home: the folder in which the objects are made, if it is that of another dataset:
-            of the one that ``place`` becomes a part of.
+        home: the folder of the objects. A part of a dataset has its objects in the folder of the
+            dataset. Default: ``place``.
 
     Raises:
-        FileExistsError: a writer has published since this one was opened.
-        RuntimeError: another writer of this machine has it open.
-        ValueError: there is something else, or what cannot grow.
+        RuntimeError: another writer of this machine has the dataset open.
+        ValueError: the place contains other objects, or a save that cannot grow.
     """
 
     def __init__(self, place: Place, home: Place | None = None) -> None:
@@ -152,7 +150,7 @@ class RemoteTree(GrowingTree):
     # Opening ----------------------------------------------------------------------------
 
     def _refuse_other_objects(self) -> None:
-        """Refuse a place of something else."""
+        """Raise an error if the place has objects of other programs."""
         is_taken = bool(self.place.root) and self.place.exists()
         for found in self.place.list():
             is_taken |= not found.name.startswith(OWN)
@@ -162,7 +160,7 @@ class RemoteTree(GrowingTree):
             raise ValueError(MSG_NO_SAVE.format(self.place))
 
     def _fetch(self) -> None:
-        """Make the files of the dataset, with holes for the bytes of its tensors."""
+        """Create the files of the dataset, with holes for the bytes of its tensors."""
         fill_outline(self.place, Path(self._folder))
         saved = saved_at(self.place)
         if saved.manifest is not None:
@@ -180,7 +178,7 @@ class RemoteTree(GrowingTree):
             self.joined = saved.manifest.joined
 
     def _note_files(self) -> None:
-        """Note the bytes of each file that are in the store, and no more than rows need."""
+        """Note which bytes of each file are in the store, up to the published rows."""
         for name, file in self._files():
             self._sent[name] = file.size
             self._pieces[name] = _cut(self._pieces.get(name, []), file.size)
@@ -194,23 +192,23 @@ class RemoteTree(GrowingTree):
     # Adding -----------------------------------------------------------------------------
 
     def add(self, level: Level, count: int, is_strict: bool = False) -> None:
-        """Add rows: all of them, or in case of an error none."""
+        """Add all rows, or none in case of an error."""
         self._send_some()
         super().add(level, count, is_strict)
 
     def add_row(self, entries: Mapping[str, Any]) -> bool:
-        """Add a row of tensors that are just like those before."""
+        """Add a row whose tensors have the form of the previous rows."""
         self._send_some()
         return super().add_row(entries)
 
     def reserve(self, num_rows: int) -> None:
-        """Set no room aside: a store has none to set aside."""
+        """Do nothing: a store cannot reserve space."""
 
     def _send_some(self) -> None:
-        """Have what was added go up, if there is enough of it.
+        """Upload new bytes if there are enough of them.
 
         Raises:
-            OSError: what went up before did not arrive. It is still there to be sent.
+            OSError: the previous upload failed. Its bytes are kept for the next upload.
         """
         count = sum(
             file.size - self._sent.get(name, 0) for name, file in self._named_files()
@@ -223,7 +221,7 @@ class RemoteTree(GrowingTree):
             self._send()
 
     def _named_files(self) -> list[tuple[str, GrowingFile]]:
-        """The files by their names, which are looked up anew when tables are added."""
+        """Return the files with their names, listed again if a table of shapes was added."""
         num_files = sum(
             1 if column.table is None else 2
             for level in self._levels()
@@ -234,7 +232,7 @@ class RemoteTree(GrowingTree):
         return self._file_list
 
     def _send(self) -> None:
-        """Begin to bring up the bytes that are not in the store."""
+        """Begin to upload the bytes that the store lacks."""
         runs = []
         for name, file in self._files():
             file.write_out()
@@ -263,7 +261,7 @@ class RemoteTree(GrowingTree):
                 raise RuntimeError(MSG_REMOVED.format(self.home / key))
 
     def _put(self, key: str, runs: list[_Run]) -> None:
-        """Write runs of bytes as one object."""
+        """Put runs of bytes as one object."""
         size = sum(stop - start for _, start, stop in runs)
         chunks = self._chunks(runs)
         if size <= PART:
@@ -278,10 +276,10 @@ class RemoteTree(GrowingTree):
                     yield os.pread(file.fileno(), min(PART, stop - at), at)
 
     def _wait(self) -> None:
-        """Wait for what goes up, and note where it is.
+        """Wait for the upload, and note its object as the place of the bytes.
 
         Raises:
-            OSError: it did not arrive. It is sent again with the next one.
+            OSError: the upload failed. Its bytes are part of the next upload.
         """
         upload, self._upload = self._upload, None
         if upload is None:
@@ -313,7 +311,7 @@ class RemoteTree(GrowingTree):
             other: the dataset, which is opened and not changed.
 
         Returns:
-            False, with nothing added, where its rows are not of the form of the rows here.
+            False, with nothing added, if the rows do not have the form of the rows here.
 
         Raises:
             OSError: the store cannot be written to.
@@ -349,7 +347,7 @@ class RemoteTree(GrowingTree):
         return found | {f"{folder}/{RECORD}" for folder in folders}
 
     def _adopt(self, other: RemoteTree) -> None:
-        """Make the levels and columns of another dataset; there are no rows yet."""
+        """Create the levels and columns of another dataset, without rows."""
         for parent, _, names in os.walk(other.path):
             if METADATA not in names:
                 continue
@@ -364,7 +362,7 @@ class RemoteTree(GrowingTree):
         self._is_changed = True
 
     def _refer(self, file: GrowingFile, other: RemoteTree, source: GrowingFile) -> None:
-        """Put the bytes of a file of another dataset behind those of a file here."""
+        """Append the bytes of a file of another dataset to a file here, by reference."""
         name = os.path.relpath(file.path, self.path)
         pieces = self._pieces.setdefault(name, [])
         for key, start, size in other._pieces[os.path.relpath(source.path, other.path)]:
@@ -376,7 +374,7 @@ class RemoteTree(GrowingTree):
     # Publishing -------------------------------------------------------------------------
 
     def publish(self, is_durable: bool = False) -> None:
-        """Let readers see the rows that were added: all of them in one step.
+        """Publish all added rows to readers in one step.
 
         Raises:
             FileExistsError: another writer has published since this one was opened.
@@ -429,7 +427,7 @@ class RemoteTree(GrowingTree):
         self._attempted = None
 
     def _drop(self) -> None:
-        """Remove the objects of rows that were not published."""
+        """Remove the objects of unpublished rows."""
         if self._upload is not None:
             self._upload.wait()
             self._unpublished.append(self._upload.key)
@@ -448,7 +446,7 @@ class RemoteTree(GrowingTree):
         self._unpublished.clear()
 
     def close(self) -> None:
-        """Remove what was not published, and let other writers in."""
+        """Remove the objects of unpublished rows, and release the lock."""
         try:
             self._drop()
         finally:
@@ -456,7 +454,7 @@ class RemoteTree(GrowingTree):
             self._place_lock.release()
 
     def forget(self) -> None:
-        """Do the same without a request: `tensordict clean` finds what is left."""
+        """Close the files without a request: `tensordict clean` removes the remaining objects."""
         self.close_files()
         self._place_lock.forget()
 
@@ -469,7 +467,7 @@ class RemoteTree(GrowingTree):
 
 
 def _made_folder() -> str:
-    """Make a folder for the rows, and remove those of processes that have ended."""
+    """Create a folder for new rows, and remove the folders of processes that have ended."""
     for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
         owner = left.name.removeprefix(_FOLDER).partition(".")[0]
         if _rust.process_has_ended(owner):
@@ -490,7 +488,7 @@ def path_between(start: Place, target: Place) -> str:
 
 
 def _cut(pieces: list[Piece], size: int) -> list[Piece]:
-    """Return the pieces of the first bytes of a file."""
+    """Return the pieces of the first ``size`` bytes of a file."""
     kept = []
     for key, start, count in pieces:
         count = min(count, size)
@@ -501,7 +499,7 @@ def _cut(pieces: list[Piece], size: int) -> list[Piece]:
 
 
 def _paired(own: TreeLevel, other: TreeLevel) -> list[tuple[Column, Column]] | None:
-    """Return the columns of two levels that belong together; None where some do not fit."""
+    """Return the pairs of columns of two levels; None if the levels or columns differ."""
     is_same = own.class_name == other.class_name and not own.constants
     is_same &= not other.constants and set(own.keys) == set(other.keys)
     is_same &= own.columns.keys() == other.columns.keys()
@@ -524,7 +522,7 @@ def _paired(own: TreeLevel, other: TreeLevel) -> list[tuple[Column, Column]] | N
 
 
 def _make_hole(path: str, start: int, stop: int) -> None:
-    """Give back the room of bytes of a file, where the file system can."""
+    """Free the disk space of some bytes of a file, if the file system can."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
     if call is None:
         return
