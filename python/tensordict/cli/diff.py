@@ -80,12 +80,12 @@ def _flat(
     from tensordict.primitives.protocol import CollectionProtocol
 
     yield key, td
-    if td._is_non_tensor:
-        return
-    if not td._is_dense and hasattr(td, "tensordicts"):
-        entries = {str(number): member for number, member in enumerate(td.tensordicts)}
-    else:
+    stack = td._lazy_stack()
+    if stack is None:
         entries = td._entries()
+    else:
+        members = stack.tensordicts
+        entries = {str(number): member for number, member in enumerate(members)}
     for name, value in entries.items():
         if isinstance(value, CollectionProtocol):
             yield from _flat(value, (*key, name))

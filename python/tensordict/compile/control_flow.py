@@ -57,7 +57,7 @@ def _resized(tree: Any, like: Any, num_more: int) -> Any:
     """
 
     def resize(td: Any, like: Any) -> Any:
-        if _is_collection(td) and not td._is_non_tensor and td._lazy_stack() is None:
+        if _is_collection(td) and td._lazy_stack() is None:
             like_entries = like._entries()
             shapes = []
             for key, value in td._entries().items():

@@ -20,7 +20,7 @@ from tensordict.primitives import classes
 from tensordict.primitives.checks import is_branch
 from tensordict.primitives.common import more_refs
 from tensordict.primitives.operations import COPIES
-from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
+from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol, as_stack
 from tensordict.primitives.tied import tie_again, tied_places
 from tensordict.storage.old_states import is_field
 
@@ -869,12 +869,7 @@ def _nested_items(
 ) -> Iterator[tuple[str, Any]]:
     for key, value in td._entries().items():
         if isinstance(value, CollectionProtocol):
-            nested = (
-                ()
-                if value._is_non_tensor
-                else _nested_items(value, flat, f"{path}{key}.")
-            )
-            yield key, OrderedDict(nested)
+            yield key, OrderedDict(_nested_items(value, flat, f"{path}{key}."))
         elif path + key in flat:
             yield key, flat[path + key]
 
@@ -899,11 +894,7 @@ def _convert(
     td: CollectionProtocol, as_buffers: bool, seen: dict[int, Any] | None = None
 ) -> None:
     """Replace the leaves of a collection, locked or not, by parameters and buffers."""
-    from tensordict.containers.lazy import LazyStackedTensorDict
-
-    if td._is_non_tensor:
-        return
-    if isinstance(td, LazyStackedTensorDict):
+    if as_stack(td) is not None:
         raise RuntimeError(MSG_LAZY)
     if seen is None:
         seen = {}

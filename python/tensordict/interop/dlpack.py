@@ -12,6 +12,8 @@ from tensordict.containers.dense import TensorDict
 from tensordict.interop.leaves import check_collection, extra, path_of
 from tensordict.primitives import special
 from tensordict.primitives.arrays import is_constant, tensor_over
+from tensordict.primitives.checks import is_branch
+from tensordict.primitives.common import python_value
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -175,16 +177,12 @@ def _arrays(
     arrays: dict[str, Any] = {}
     for key, value in list(td.items()):
         inner = (*path, key)
-        if isinstance(value, CollectionProtocol):
-            nested: Any = value
-            if nested._is_non_tensor:
-                arrays[key] = nested.tolist() if not nested._is_one else nested.data
-            else:
-                arrays[key] = _arrays(namespace, inner, value)
+        if is_branch(value):
+            arrays[key] = _arrays(namespace, inner, value)
         elif isinstance(value, torch.Tensor):
             arrays[key] = _array(namespace, inner, value)
         else:
-            arrays[key] = value
+            arrays[key] = python_value(value)
     return arrays
 
 

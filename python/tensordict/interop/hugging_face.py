@@ -97,8 +97,7 @@ def _check(path: tuple[str, ...], td: CollectionProtocol) -> None:
     for key, value in list(td.items()):
         key_path = (*path, key)
         if isinstance(value, CollectionProtocol):
-            if not value._is_non_tensor:
-                _check(key_path, value)
+            _check(key_path, value)
             continue
         if value.dtype not in DTYPES:
             raise TypeError(MSG_DTYPE.format(dtype=value.dtype, key=path_of(key_path)))

@@ -15,6 +15,8 @@ import torch
 
 from tensordict.interop.leaves import check_collection, extra, path_of
 from tensordict.ops.python_values import is_namedtuple_class
+from tensordict.primitives.checks import holds_values
+from tensordict.primitives.common import python_value
 from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["to_dataclass", "to_pydantic"]
@@ -210,10 +212,9 @@ def _value(
         hint = Any
     choices = _choices(hint)
     classes = [candidate for candidate in choices if isinstance(candidate, type)]
+    if holds_values(value):
+        return python_value(value)
     if isinstance(value, CollectionProtocol):
-        if value._is_non_tensor:
-            non_tensor: Any = value
-            return non_tensor.data if non_tensor._is_one else non_tensor.tolist()
         for candidate in classes:
             if issubclass(candidate, CollectionProtocol):
                 return value

@@ -219,9 +219,10 @@ _stacks = threading.local()
 
 def _is_stack_along(td: CollectionProtocol, dim: int) -> bool:
     """Return whether ``td`` is a lazy stack whose members are mapped over."""
-    if torch.compiler.is_compiling() or td._is_non_tensor or td._is_dense:
+    if torch.compiler.is_compiling():
         return False
-    return getattr(td, "stack_dim", None) == dim
+    stack = td._lazy_stack()
+    return stack is not None and stack.stack_dim == dim
 
 
 def _write_back(level: int) -> None:

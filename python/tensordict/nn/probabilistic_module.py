@@ -30,6 +30,7 @@ from tensordict.nn.settings import (
     composite_lp_aggregate,
     has_results,
 )
+from tensordict.primitives.common import value_of
 from tensordict.primitives.deprecation import warn_deprecated
 from tensordict.primitives.module_calls import plain_outputs, plain_parameters, trace_as
 from tensordict.primitives.protocol import CollectionProtocol
@@ -372,8 +373,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         if key is None:
             return self._generator, None
         entry = _rust.get(tensordict, key, None)
-        is_value = _is_non_tensor(entry)
-        value = getattr(entry, "data", entry) if is_value else entry
+        value = value_of(entry)
         if value is None or isinstance(value, torch.Generator):
             return value, None
         is_tensor = isinstance(value, torch.Tensor)
@@ -582,10 +582,6 @@ def _only_key(module: object, keys: list[NestedKey]) -> NestedKey:
 
 
 # Random numbers -----------------------------------------------------------------------
-
-
-def _is_non_tensor(value: object) -> bool:
-    return getattr(value, "_is_non_tensor", False)
 
 
 def _as_generator(generator: object) -> tuple[torch.Generator | None, NestedKey | None]:

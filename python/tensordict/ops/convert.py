@@ -15,6 +15,7 @@ from tensordict.ops.batch import with_named_values
 from tensordict.ops.python_values import NON_NESTED, is_namedtuple_class
 from tensordict.primitives import classes, special
 from tensordict.primitives.checks import is_branch
+from tensordict.primitives.common import python_value
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -349,9 +350,7 @@ def _is_throughout(td: CollectionProtocol, cls: type[CollectionProtocol]) -> boo
 
 def _as_field(value: object, dest_cls: type | None) -> Any:
     """Return an entry as a field of a named tuple."""
-    if not isinstance(value, CollectionProtocol):
-        return value
-    return value.to_dict() if value._is_non_tensor else value.to_namedtuple(dest_cls)
+    return value.to_namedtuple(dest_cls) if is_branch(value) else python_value(value)
 
 
 @functools.lru_cache(maxsize=256)

@@ -194,7 +194,7 @@ def _one_by_one(
         if isinstance(value, CollectionProtocol):
             if not leaves_only or (is_leaf is not None and is_leaf(type(value))):
                 yield name, value
-            if include_nested and not value._is_non_tensor:
+            if include_nested:
                 yield from _one_by_one(value, True, leaves_only, is_leaf, path)
         elif not leaves_only or is_leaf is None or is_leaf(type(value)):
             yield name, value

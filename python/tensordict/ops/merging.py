@@ -10,12 +10,12 @@ import torch
 
 from tensordict import _rust
 from tensordict._rust import update
-from tensordict.primitives.checks import is_branch, is_tensorclass
+from tensordict.primitives.checks import inside, is_branch
 from tensordict.primitives.common import (
     MSG_NO_KEYS,
 )
 from tensordict.primitives.errors import MSG_BAD_KEY, locked_error
-from tensordict.primitives.protocol import CollectionProtocol
+from tensordict.primitives.protocol import CollectionProtocol, as_stack
 from tensordict.primitives.update import check_update_size
 
 if TYPE_CHECKING:
@@ -90,10 +90,11 @@ def _update_with_batch_size(
 
 def _snapshot(td: Any, held: list[Any]) -> None:
     """Append ``td`` and nested ones with their entries or members, sizes, names."""
-    td = _without_class(td)
-    members = None if td._is_non_tensor else getattr(td, "tensordicts", None)
-    if members is not None:
-        held.append((td, list(members), td.batch_size, td._td_dim_name))
+    td = inside(td)
+    stack: Any = as_stack(td)
+    if stack is not None:
+        members = list(stack.tensordicts)
+        held.append((td, members, td.batch_size, td._td_dim_name))
         children: Any = members
     else:
         entries = dict(td._entries())
@@ -256,11 +257,6 @@ class MergingOps(CollectionProtocol):
         return self
 
 
-def _without_class(td: CollectionProtocol) -> Any:
-    """Return the tensordict inside a tensorclass; return others unchanged."""
-    return td._tensordict if is_tensorclass(td) and not td._is_non_tensor else td
-
-
 def _has_other_size(td: CollectionProtocol, source: CollectionProtocol) -> bool:
     """Return whether the batch sizes differ in the dims that both have."""
     common = min(len(td.batch_size), len(source.batch_size))
@@ -276,7 +272,7 @@ def check_size_of_some(td: CollectionProtocol, source: object) -> None:
 def _take_batch_sizes(td: Any, source: Any, inplace: bool) -> None:
     """Take the batch sizes of ``source`` where they differ; drop the leaves there."""
     if isinstance(source, CollectionProtocol):
-        source = _without_class(source)
+        source = inside(source)
         if _has_other_size(td, source):
             check_resizable(td, source, inplace)
             _follow_batch_sizes(td, source)

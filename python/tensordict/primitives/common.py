@@ -49,6 +49,11 @@ def value_of(entry: object) -> Any:
     return entry
 
 
+def python_value(entry: Any) -> Any:
+    """Return non-tensor data as a Python object, a list if it has several values."""
+    return entry.to_dict() if holds_values(entry) else entry
+
+
 def as_size(batch_size: Any) -> torch.Size:
     """Convert an argument to a batch size; None means no batch dims."""
     if batch_size is None:

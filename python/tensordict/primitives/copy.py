@@ -406,7 +406,7 @@ def leaf_paths(value: object, path: tuple[str, ...]) -> list[tuple[str, ...]]:
 def _holds_nothing(value: object) -> bool:
     """Return whether a tensordict or dictionary has no leaf that could be written."""
     if isinstance(value, CollectionProtocol):
-        return not value._is_non_tensor and value.is_empty()
+        return value.is_empty()
     return isinstance(value, dict) and all(map(_holds_nothing, value.values()))
 
 

@@ -35,7 +35,7 @@ def walk(
             listed = not leaves_only or (is_leaf is not None and is_leaf(type(value)))
             if listed and kind != 0:
                 out.append(item)
-            if include_nested and not value._is_non_tensor:
+            if include_nested:
                 path = name if prefix else (key,)
                 walk(value, kind, True, leaves_only, is_leaf, path, out)
             if listed and kind == 0:

@@ -456,7 +456,7 @@ class CollectionProtocol:
     def _drop_empty(self) -> None:
         """Remove the nested tensordicts without entries from a new result."""
         for key, value in list(self._entries().items()):
-            if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+            if isinstance(value, CollectionProtocol):
                 value._drop_empty()
                 if value.is_empty():
                     self._del_entry(key)

@@ -62,10 +62,7 @@ def is_empty(td: CollectionProtocol) -> bool:
     for value in entries.values():
         if not isinstance(value, CollectionProtocol):
             return False
-    for value in [*entries.values()]:
-        if value._is_non_tensor or not value.is_empty():
-            return False
-    return True
+    return all(value.is_empty() for value in [*entries.values()])
 
 
 def is_filled(td: CollectionProtocol) -> bool:

@@ -11,6 +11,7 @@ import torch
 from tensordict import _rust
 from tensordict.containers.collection import TensorCollection
 from tensordict.primitives.checks import is_branch
+from tensordict.primitives.common import value_of
 from tensordict.primitives.errors import KeyMessageError, locked_error
 from tensordict.primitives.protocol import NO_DEFAULT, CollectionProtocol
 from tensordict.tensorclass.casting import are_rows, as_dicts, cast_field
@@ -263,9 +264,7 @@ class FieldAccess(TensorCollection):
     @classmethod
     def _value_of_entry(cls, value: Any) -> Any:
         """Return the value of a field from its entry: a Python object or a tensor."""
-        if cls._tensor_only or not getattr(value, "_is_non_tensor", False):
-            return value
-        return value._value()
+        return value if cls._tensor_only else value_of(value)
 
     @classmethod
     def fields(cls) -> tuple[dataclasses.Field[Any], ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tensordict import _rust
 from tensordict.ops.display import DisplayOps, describe_fields
 from tensordict.primitives.checks import inside
+from tensordict.primitives.common import value_of
 from tensordict.tensorclass.making import Making, around
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def _forwarded(name: str, *, is_settable: bool = True) -> Any:
 
 def _is_none(value: Any) -> bool:
     """Return whether an entry is the value None, which stands for an unset field."""
-    return getattr(value, "_is_non_tensor", False) and value._value() is None
+    return value_of(value) is None
 
 
 class OverCollection(Making):

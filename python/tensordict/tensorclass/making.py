@@ -118,12 +118,9 @@ class Making(FieldAccess):
             return made
         given = source if isinstance(source, Mapping) else {}
         for key, value in list(made._entries().items()):
-            if (
-                getattr(value, "_is_non_tensor", False)
-                and value._value() is None
-                # A value that was passed as non-tensor data stays, as published.
-                and not isinstance(given.get(key), CollectionProtocol)
-            ):
+            # A value that was passed as non-tensor data stays, as published.
+            is_passed = isinstance(given.get(key), CollectionProtocol)
+            if value_of(value) is None and not is_passed:
                 cls._check_keys({key: value})
                 made._del_entry(key)
         return cls.from_tensordict(made)

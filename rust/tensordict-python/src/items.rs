@@ -54,11 +54,7 @@ impl<'py> Walk<'_, 'py> {
             if listed && !keys_only {
                 self.list(&key, value.clone(), prefix)?;
             }
-            if self.include_nested
-                && !value
-                    .getattr(imports.names.is_non_tensor.bind(py))?
-                    .is_truthy()?
-            {
+            if self.include_nested {
                 self.walk(&value, &appended(prefix, &key)?)?;
             }
             if listed && keys_only {

@@ -256,11 +256,8 @@ fn holds_nothing(imports: &Imports, value: &Bound<'_, PyAny>) -> PyResult<bool> 
     match kind(imports, value)? {
         Kind::Tensor | Kind::Special => return Ok(false),
         Kind::Foreign => {
-            let py = value.py();
-            return Ok(!collection::is_non_tensor(imports, value)?
-                && value
-                    .call_method0(imports.names.is_empty.bind(py))?
-                    .is_truthy()?);
+            let is_empty = imports.names.is_empty.bind(value.py());
+            return value.call_method0(is_empty)?.is_truthy();
         }
         Kind::Dense => {}
     }

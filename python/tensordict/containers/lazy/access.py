@@ -428,8 +428,6 @@ class ReadingOps(StackState):
         return super().__iter__()  # type: ignore[return-value]
 
     def _listed(self, nested: bool) -> Iterator[tuple[Any, Any]]:
-        if self._is_non_tensor:
-            return
         for number, member in enumerate(self.tensordicts):
             for key, value in member._listed(nested):
                 path = key if isinstance(key, tuple) else (key,)

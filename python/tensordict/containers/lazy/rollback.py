@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict.primitives.checks import is_branch
+from tensordict.primitives.protocol import as_stack
 
 if TYPE_CHECKING:
     from tensordict.primitives.protocol import CollectionProtocol
@@ -37,7 +38,8 @@ class Undoing:
 
 def _members(td: CollectionProtocol) -> list[Any] | None:
     """Return the members of a lazy stack; None for other collections."""
-    return None if td._is_non_tensor else getattr(td, "tensordicts", None)
+    stack = as_stack(td)
+    return None if stack is None else stack.tensordicts
 
 
 def _copies_of(td: CollectionProtocol) -> list[Any] | dict[str, tuple[Any, Any]]:

@@ -18,7 +18,6 @@ from tensordict.containers.lazy.indexing import plan_index, without_ellipsis
 from tensordict.containers.lazy.rollback import Undoing
 from tensordict.ops.merging import (
     _take_batch_sizes,
-    _without_class,
     check_size_of_some,
     key_paths,
 )
@@ -574,7 +573,7 @@ class WritingOps(StackState):
 
     def _parts_to_resize(self, source: CollectionProtocol) -> list[Any] | None:
         """Split a collection into parts from which members take their batch sizes."""
-        source = _without_class(source)
+        source = inside(source)
         if isinstance(source, WritingOps) and source.stack_dim == self.stack_dim:
             return source.tensordicts
         if len(source.batch_size) <= self.stack_dim:

@@ -103,11 +103,7 @@ def is_interchangeable(first: Any, second: Any) -> bool:
 
 def is_nothing(value: object) -> bool:
     """Return whether a value is an empty collection: writing it does nothing."""
-    return (
-        isinstance(value, CollectionProtocol)
-        and not value._is_non_tensor
-        and value.is_empty()
-    )
+    return isinstance(value, CollectionProtocol) and value.is_empty()
 
 
 def bare(value: Any) -> Any:

@@ -404,7 +404,7 @@ def moved(
 
 def _order_as(copied: Any, source: CollectionProtocol) -> None:
     """Put the entries of dense collections in the order of ``source``."""
-    if hasattr(source, "stack_dim") and not source._is_non_tensor:
+    if source._lazy_stack() is not None:
         # Go through the members: their entries may differ in shape and cannot be stacked.
         members = zip(copied._children(), source._children(), strict=True)
         for copied_member, source_member in members:
