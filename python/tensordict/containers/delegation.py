@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensordict.primitives.checks import is_branch
 from tensordict.primitives.protocol import CollectionProtocol
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def results(place: str, wrapped: Outside) -> Outside:
         kind = type(result)
         if result is None or kind is bool or kind is int or kind is torch.Size:
             return result
-        if isinstance(result, CollectionProtocol):
-            return result if result._is_non_tensor else wrapped(this, result)
+        if is_branch(result):
+            return wrapped(this, result)
         # Other tuples are the named ones of reductions, such as
         # `torch.return_types.max`.
         if kind is list or kind is tuple or kind.__module__ == "torch.return_types":

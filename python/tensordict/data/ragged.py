@@ -20,7 +20,7 @@ from tensordict.containers.lazy.ragged_forms import (
     ragged_entries,
     row_shapes,
 )
-from tensordict.primitives.checks import inside, is_tensorclass
+from tensordict.primitives.checks import inside, is_branch, is_tensorclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -255,7 +255,7 @@ def _check_place(td: CollectionProtocol, key: Path) -> None:
         if part not in inner.keys():  # noqa: SIM118 # it iterates over rows
             return
         td = inner._sample_entry(part)
-        if isinstance(td, torch.Tensor) or td._is_non_tensor or at == len(key) - 1:
+        if not is_branch(td) or at == len(key) - 1:
             raise ValueError(MSG_TAKEN.format(_shown(key[: at + 1])))
 
 

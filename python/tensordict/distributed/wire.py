@@ -327,8 +327,7 @@ class Parsed:
             source = Source(buffer, self._remarks, None, requested)
             td = source.collection(self.level, ())
             for collection in _rust.containers(td):
-                is_placed = collection._is_dense or collection._is_non_tensor
-                if is_placed and collection._device is not None:
+                if collection.__dict__.get("_device") is not None:
                     collection._device = place
             return consolidated.marked(td, buffer, self.level)
         except WireError:

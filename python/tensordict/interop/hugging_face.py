@@ -81,7 +81,7 @@ def to_hf(td: CollectionProtocol, *, features: object = None) -> datasets.Datase
     try:
         table = to_arrow(td)
     except (pa.ArrowException, OverflowError, TypeError) as error:
-        _refuse_values(pa, (), td)
+        _refuse_values(pa, td)
         raise TypeError(MSG_ARROW.format(error)) from error
     columns = [
         _array_feature(pa, package, column.combine_chunks()) for column in table.columns
@@ -107,26 +107,17 @@ def _check(path: tuple[str, ...], td: CollectionProtocol) -> None:
             )
 
 
-def _refuse_values(
-    pa: ModuleType, path: tuple[str, ...], td: CollectionProtocol
-) -> None:
+def _refuse_values(pa: ModuleType, td: CollectionProtocol) -> None:
     """Raise an error that names the entry whose values do not fit into one column.
 
     Raises:
         TypeError: there is such an entry.
     """
-    for key, value in list(td.items()):
-        key_path = (*path, key)
-        if not isinstance(value, CollectionProtocol):
-            continue
-        nested: Any = value
-        if not nested._is_non_tensor:
-            _refuse_values(pa, key_path, nested)
-            continue
+    for key, value in td.non_tensor_items(include_nested=True):
         try:
-            pa.array(list(nested._flat()))
+            pa.array(list(value._flat()))
         except (pa.ArrowException, OverflowError, TypeError) as error:
-            msg = MSG_VALUES.format(key=path_of(key_path), error=error)
+            msg = MSG_VALUES.format(key=key, error=error)
             raise TypeError(msg) from error
 
 

@@ -9,6 +9,7 @@ import torch
 from tensordict.containers.dense import TensorDict
 from tensordict.interop.leaves import check_collection, path_of
 from tensordict.primitives import special
+from tensordict.primitives.checks import holds_values, is_branch
 from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -70,9 +71,8 @@ def _nested(path: tuple[str, ...], td: Any, layout: torch.layout) -> Any:
     changed = {}
     for key, value in list(td.items()):
         key_path = (*path, key)
-        if isinstance(value, CollectionProtocol):
-            if not value._is_non_tensor:
-                changed[key] = _nested(key_path, value, layout)
+        if is_branch(value):
+            changed[key] = _nested(key_path, value, layout)
             continue
         rows = special.rows(value)
         if rows is not None and value.layout is not layout:
@@ -104,7 +104,7 @@ def _of_members(path: tuple[str, ...], td: Any, layout: torch.layout) -> Any:
         rows = [table[key] for table in tables]
         if all(isinstance(row, torch.Tensor) for row in rows):
             result.set(key, _joined(key_path, rows, layout, False))
-        elif any(row._is_non_tensor for row in rows):
+        elif any(map(holds_values, rows)):
             result.set(key, td._get_entry(key, None))
         else:
             result.set(key, _nested(key_path, td._get_entry(key, None), layout))

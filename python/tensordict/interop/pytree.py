@@ -474,7 +474,7 @@ def _unflatten(values: Sequence[Any], context: dict[str, Any]) -> Any:
 
 def _is_shared_value(value: Any) -> bool:
     """Return whether this is one Python object for all elements, of any batch size."""
-    return bool(getattr(value, "_is_non_tensor", False) and value._is_one)
+    return getattr(value, "_is_one", False)
 
 
 def _unflatten_class(values: Sequence[Any], context: dict[str, Any]) -> Any:

@@ -231,9 +231,8 @@ def _columns(td: CollectionProtocol) -> Iterator[tuple[str, ...]]:
         value: Any = entry
         if not isinstance(entry, CollectionProtocol):
             continue
-        if value._is_non_tensor:
-            if not value._is_one:
-                yield (key,)
+        if isinstance(value, CollectionProtocol._non_tensor_stack_type):
+            yield (key,)
             continue
         nested_keys = list(_columns(value))
         if nested_keys and sum(len(path) == 1 for path in nested_keys) == len(

@@ -89,8 +89,7 @@ def _mapped_size(td: CollectionProtocol, dim: object = None) -> Any:
 def _has_plain_leaves(td: CollectionProtocol, dim: int) -> bool:
     """Return whether all leaves are plain tensors with ``dim`` as a feature dim."""
     return not any_special(*_leaves(td)) and all(
-        (part._is_dense or (part._is_non_tensor and part._is_one))
-        and part.batch_dims <= dim
+        (part._is_dense or part._is_one) and part.batch_dims <= dim
         for part in _rust.containers(td)
     )
 

@@ -25,6 +25,7 @@ from tensordict.nn.base import (
 )
 from tensordict.nn.dispatching import SINK, dispatch
 from tensordict.nn.settings import SKIP, has_results
+from tensordict.primitives.common import value_of
 from tensordict.primitives.deprecation import warn_caller, warn_deprecated
 from tensordict.primitives.errors import absent_key
 from tensordict.primitives.module_calls import plain_inputs, plain_outputs, trace_as
@@ -396,11 +397,7 @@ def _read(
             value = (
                 _rust.get(td, key, None) if is_plain else td.get(key, None, **kwargs)
             )
-        if not isinstance(value, torch.Tensor) and getattr(
-            value, "_is_non_tensor", False
-        ):
-            value = td[key]
-        values.append(value)
+        values.append(value if isinstance(value, torch.Tensor) else value_of(value))
     return values
 
 

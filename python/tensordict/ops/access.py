@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from tensordict import _rust
 from tensordict._rust import getitem, set_entry
-from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.checks import inside
 from tensordict.primitives.common import MSG_NO_KEYS, value_of
 from tensordict.primitives.errors import (
     MSG_BAD_KEY,
@@ -193,7 +193,7 @@ class AccessOps(CollectionProtocol):
         *above, name = _rust.unravel_key_to_tuple(key) or (key,)
         if above:
             holder = _rust.get(self, tuple(above), None)
-            if is_tensorclass(holder) and not holder._is_non_tensor:
+            if inside(holder) is not holder:
                 holder._check_keys({name: value})
         if not isinstance(value, self._non_tensor_stack_type):
             value = self._non_tensor_type(value, batch_size=self.batch_size)

@@ -488,10 +488,7 @@ def _check_out(out: Any, batch_size: Any, device: object) -> None:
 
 def _empty_columns(td: CollectionProtocol) -> None:
     """Replace the non-tensor stacks of ``td``, which is new, by empty tensordicts."""
-    for key, value in list(td._entries().items()):
-        if not isinstance(value, CollectionProtocol):
-            continue
-        if not value._is_non_tensor:
-            _empty_columns(value)
-        elif isinstance(value, CollectionProtocol._non_tensor_stack_type):
-            td._set_entry(key, td._plain_type({}, ()))
+    for holder in _rust.containers(td):
+        for key, value in list(holder._entries().items()):
+            if isinstance(value, CollectionProtocol._non_tensor_stack_type):
+                holder._set_entry(key, td._plain_type({}, ()))

@@ -178,8 +178,8 @@ class BatchOps(CollectionProtocol):
         sizes: list[tuple[Any, torch.Size]] = []
         BatchOps._common_size(self, batch_dims, keep_compliant_size, sizes)
         for td, size in sizes:
-            if td is self or not td._is_non_tensor or td._is_one:
-                # A non-tensor stack has a fixed number of dims, one per level of lists.
+            # A non-tensor stack has a fixed number of dims, one per level of lists.
+            if td is self or not isinstance(td, self._non_tensor_stack_type):
                 td._resize_batch(size)
         return self
 

@@ -364,10 +364,10 @@ def _arrays(td: CollectionProtocol) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for key, entry in list(td._entries().items()):
         value: Any = entry
-        if isinstance(entry, CollectionProtocol) and value._is_non_tensor:
-            arrays[key] = _column_of_one(value) if value._is_one else _column(value)
-        elif isinstance(value, CollectionProtocol):
+        if is_branch(value):
             arrays[key] = (value.batch_size, _arrays(value))
+        elif isinstance(value, CollectionProtocol):
+            arrays[key] = _column_of_one(value) if value._is_one else _column(value)
         elif isinstance(value, torch.Tensor):
             arrays[key] = _field_array(key, value)
         else:

@@ -10,6 +10,7 @@ import torch
 from tensordict import _rust
 from tensordict._rust import map_leaves
 from tensordict.ops.families import cast_leaves, cast_of
+from tensordict.primitives.common import mark_device
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.dims import remember
 from tensordict.primitives.errors import locked_error
@@ -269,11 +270,7 @@ class DeviceOps(CollectionProtocol):
             (None, device(type='cpu'))
         """
         devices = {leaf.device for leaf in _rust.leaves(self)}
-        device = devices.pop() if len(devices) == 1 else None
-        for collection in _rust.containers(self):
-            # A view's device comes from its parent.
-            if collection._is_dense or collection._is_non_tensor:
-                collection._device = device
+        mark_device(self, devices.pop() if len(devices) == 1 else None)
         return self
 
     def _clear_device(self) -> None:

@@ -459,11 +459,9 @@ def _share_values(td: CollectionProtocol, result: CollectionProtocol) -> None:
     if not td._is_dense:
         return
     for key, value in list(td._entries().items()):
-        if not isinstance(value, CollectionProtocol):
-            continue
-        if value._is_non_tensor:
+        if holds_values(value):
             result._set_entry(key, value)
-        else:
+        elif is_branch(value):
             _share_values(value, result._get_entry(key, None))
 
 

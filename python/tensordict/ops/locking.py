@@ -304,11 +304,9 @@ def _unify_values(td: CollectionProtocol, result: CollectionProtocol) -> None:
             isinstance(each, CollectionProtocol) for each in (present, result_entry)
         ):
             continue
-        if not present._is_non_tensor:
+        if not present._is_one:
             _unify_values(present, result_entry)
-        elif (
-            result_entry._is_non_tensor and present._is_one and not result_entry._is_one
-        ):
+        elif isinstance(result_entry, CollectionProtocol._non_tensor_stack_type):
             flat = result_entry._flat()
             if flat and all(value is flat[0] for value in flat):
                 value = present.clone()

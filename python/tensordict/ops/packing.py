@@ -9,6 +9,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import classes
+from tensordict.primitives.checks import is_leaf_nontensor
 from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -110,12 +111,10 @@ def pack_leaves(
     """Concatenate the leaves: see :meth:`tensordict.TensorDict.pack`."""
     batch_size = td.batch_size
     ndim = len(batch_size)
-    others = () if td._is_non_tensor else td.non_tensor_items(include_nested=True)
-    for key, value in others:
-        # A tensorclass field that is not set has no value to pack.
-        if value is not None:
+    leaves_by_key = dict(_rust.walk(td, 2, True, True, is_leaf_nontensor))
+    for key, value in leaves_by_key.items():
+        if not isinstance(value, torch.Tensor):
             raise TypeError(MSG_NON_TENSOR.format(key))
-    leaves_by_key = dict(_rust.walk(td, 2, True, True))
     if layout is None:
         back = dim if dim < 0 else dim - ndim - 1
         if not -ndim - 1 <= back <= -1:

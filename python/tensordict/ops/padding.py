@@ -98,14 +98,6 @@ def pad(
                 [1., 1.],
                 [0., 0.]])
     """
-    if tensordict._is_non_tensor:
-        if not any(pad_size):
-            return tensordict
-        # Pad it as an entry, whose new elements have no value.
-        parent = tensordict._plain_type(
-            s=tensordict, batch_size=tensordict.batch_size, names=tensordict.names
-        )
-        return parent.pad(pad_size, value, inplace, safe)._get_entry("s", None)
     return tensordict.pad(pad_size, value, inplace, safe)
 
 

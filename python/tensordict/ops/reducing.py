@@ -162,8 +162,7 @@ def reduce_leaves(
         ]
         result = _rust.rebuild(td, values)
         for held in _rust.containers(result):
-            if held._is_non_tensor:
-                held._check_reduces(name or _name_of(op))
+            held._check_reduces(name or _name_of(op))
         if first:
             _prepend_dims(result, first)
     else:

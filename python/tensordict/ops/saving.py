@@ -566,6 +566,10 @@ class SavingOps(CollectionProtocol):
         """Take the tensors over the files. See :mod:`tensordict.storage`."""
         return saved_dense(self, leaves, directory, inplace)
 
+    def _loaded_in(self, size: object, device: object, names: object) -> Any:
+        """Return a loaded entry with what non-tensor data takes from its parent."""
+        return self
+
     def _unlock_saved(self) -> Self:
         """Unlock the result of :meth:`_saved` and detach it from its files."""
         return self.unlock_()

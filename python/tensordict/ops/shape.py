@@ -512,10 +512,8 @@ def _viewed_as(td: Any, dtype: torch.dtype, size: torch.Size) -> Any:
             if not fits(leaf, size):
                 raise RuntimeError(MSG_BATCH_MISMATCH.format(size, leaf.shape, key))
             entries[key] = leaf
-        elif not value._is_non_tensor:
-            entries[key] = nested.view(dtype, batch_size=size)
         else:
-            entries[key] = nested._sized(size) if nested._is_one else nested
+            entries[key] = nested.view(dtype, batch_size=size)
     names = td._td_dim_names
     if names is not None:
         names = [*names, *[None] * len(size)][: len(size)]

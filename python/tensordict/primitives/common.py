@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-# The native code looks for these two names here.
+from tensordict import _rust
 from tensordict.primitives.checks import holds_values, is_branch
 from tensordict.primitives.errors import MSG_LOCKED, missing_key  # noqa: F401
+
+# The native code looks for these two names here.
 from tensordict.primitives.special import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from tensordict.primitives.protocol import CollectionProtocol
 
 NO_TAIL, SHAPE_TAIL, DIMS_TAIL, ONES_TAIL = 0, 1, 2, 3
 
@@ -52,6 +56,16 @@ def value_of(entry: object) -> Any:
 def python_value(entry: Any) -> Any:
     """Return non-tensor data as a Python object, a list if it has several values."""
     return entry.to_dict() if holds_values(entry) else entry
+
+
+def mark_device(td: CollectionProtocol, device: torch.device | None) -> None:
+    """Set the device of a tensordict and of nested ones, without moving leaves.
+
+    Some have the device of another tensordict: a view, a lazy stack, a tensorclass.
+    """
+    for collection in _rust.containers(td):
+        if "_device" in collection.__dict__:
+            collection._device = device
 
 
 def as_size(batch_size: Any) -> torch.Size:

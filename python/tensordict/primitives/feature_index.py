@@ -14,6 +14,7 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import special
+from tensordict.primitives.checks import holds_values
 from tensordict.primitives.common import check_number
 from tensordict.primitives.deprecation import warn_caller
 from tensordict.primitives.index_items import (
@@ -139,7 +140,7 @@ def _first_leaf(td: CollectionProtocol) -> Any:
     for value in list(td._entries().values()):
         leaf = value
         if isinstance(value, CollectionProtocol):
-            leaf = None if value._is_non_tensor else _first_leaf(value)
+            leaf = _first_leaf(value)
         elif special.is_shared(value):
             leaf = None
         if leaf is not None:
@@ -182,9 +183,8 @@ def _gather(
 ) -> None:
     for value in list(td._entries().values()):
         if isinstance(value, CollectionProtocol):
-            if value._is_non_tensor and not ndim:
-                continue  # one value for all rows, of which no part can be written
-            if value._is_non_tensor or hasattr(value, "tensordicts"):
+            # One value for all rows has no part that could be written.
+            if value._lazy_stack() is not None or (ndim and holds_values(value)):
                 raise error
             _gather(value, ndim, leaves, error)
         elif special.kind_of(value):

@@ -114,6 +114,9 @@ class CollectionProtocol:
     _is_non_tensor: ClassVar[bool] = False
     """True for non-tensor data: walks do not enter it."""
 
+    _is_one: ClassVar[bool] = False
+    """True for non-tensor data with one value that all rows share."""
+
     _printed_nested_as: str | None = None
     """The class name in the long printed form of a nested one; None for its own
     name."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.primitives.checks import is_tensorclass
+from tensordict.primitives.checks import inside, is_branch
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.tensors.mapped import MemoryMappedTensor
 
@@ -57,17 +57,16 @@ def read_copies(root: SavedPath, loaded: CollectionProtocol, num_threads: int) -
 def gets_copies(out: Any) -> bool:
     """Return whether ``out``, or a part of it, copies loaded values to its own memory."""
     return out is not None and any(
-        not (part._is_dense or part._is_non_tensor or _parts(part))
+        is_branch(part) and not (part._is_dense or _parts(part))
         for part in (out, *_rust.containers(out))
     )
 
 
 def _parts(td: CollectionProtocol) -> dict[str, Any]:
     """Return the tensordict of a tensorclass or the members of a lazy stack, by name."""
-    if td._is_non_tensor:
-        return {}
-    if is_tensorclass(td):
-        return {"": td._tensordict}
+    inner = inside(td)
+    if inner is not td:
+        return {"": inner}
     members = td.__dict__.get("tensordicts")
     return {str(number): member for number, member in enumerate(members or ())}
 

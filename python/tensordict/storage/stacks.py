@@ -112,9 +112,7 @@ def load_members(path: SavedPath, options: Any) -> tuple[list[Any], int, str | N
         if not (directory / "meta.json").exists():
             raise FileNotFoundError(MSG_MISSING.format(directory))
         member = load_directory(directory, inner)
-        if rest is not None and member._is_non_tensor:
-            member = member._loaded_in(rest, None, None)
-        members.append(member)
+        members.append(member if rest is None else member._loaded_in(rest, None, None))
     return members, dim, fields.get("stack_dim_name")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict import _rust
-from tensordict.primitives.checks import is_branch, is_tensorclass
+from tensordict.primitives.checks import holds_values, is_branch, is_tensorclass
 from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.old_states import to_present_form
@@ -250,10 +250,8 @@ def _check_held_values(
 
 def _holds_values(entry: object) -> bool:
     """Return whether an entry is non-tensor data, or a collection of nothing else."""
-    if not isinstance(entry, CollectionProtocol):
-        return False
-    if entry._is_non_tensor:
-        return True
+    if not is_branch(entry):
+        return holds_values(entry)
     below = list(entry._sample_entries().values())
     return any(map(_holds_values, below)) and not _rust.leaves(entry)
 

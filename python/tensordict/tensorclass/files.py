@@ -61,9 +61,8 @@ class FilesOfClass(MethodsOfClass):
     @classmethod
     def _asked_for(cls, loaded: CollectionProtocol) -> CollectionProtocol:
         # A save of the fields alone, such as at `saved_path`, does not name the class.
-        is_plain = loaded._is_dense and not loaded._is_non_tensor
         inherits = cls.__declares_for_subclasses__ and cls.__expected_keys__
-        if not is_plain or not inherits or cls._is_non_tensor:
+        if not loaded._is_dense or not inherits or cls._is_non_tensor:
             return loaded
         return cls.from_tensordict(loaded)
 
@@ -95,7 +94,7 @@ class FilesOfClass(MethodsOfClass):
         fields: dict[str, Any] = dict.fromkeys(unset)
         entries: dict[str, Any] = {}
         for name, entry in present.items():
-            if _is_one_value(entry):
+            if getattr(entry, "_is_one", False):
                 fields[name] = entry._value()
             else:
                 entries[name] = entry
@@ -169,12 +168,3 @@ class FilesOfClass(MethodsOfClass):
     ) -> Self:
         level = {name: value for name, value in level.items() if name != "class"}
         return cls._from_tensordict(reader.collection(level, path, is_part))
-
-
-def _is_one_value(entry: object) -> bool:
-    """Return whether an entry is non-tensor data with one value for all rows."""
-    if not getattr(entry, "_is_non_tensor", False):
-        return False
-    from tensordict.containers.nontensor import NonTensorStack
-
-    return not isinstance(entry, NonTensorStack)

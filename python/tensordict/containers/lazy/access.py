@@ -17,7 +17,7 @@ from tensordict.containers.lazy.formats import (
 from tensordict.ops import access
 from tensordict.ops.key_views import _sorting_key, _TensorDictKeysView
 from tensordict.ops.keys import set_default
-from tensordict.primitives.checks import holds_values, inside
+from tensordict.primitives.checks import holds_values, inside, is_branch
 from tensordict.primitives.common import MSG_MEMBERSHIP
 from tensordict.primitives.dims import remember
 from tensordict.primitives.errors import bad_key, locked_error, missing_path
@@ -543,11 +543,9 @@ class ReadingOps(StackState):
         """Return pairs of key and non-tensor entry that all members have."""
         pairs: list[Any] = []
         for key, value in self._sample_entries().items():
-            if not isinstance(value, CollectionProtocol):
-                continue
-            if value._is_non_tensor:
+            if holds_values(value):
                 pairs.append((key, value))
-            elif include_nested:
+            elif include_nested and is_branch(value):
                 pairs += [
                     ((key, *((name,) if isinstance(name, str) else name)), inner)
                     for name, inner in value.non_tensor_items(True)

@@ -487,10 +487,8 @@ def _columns(
         value = entries[key]
         if isinstance(value, str):
             loaded = load_directory(path_of(path, value), options)
-            if loaded._is_non_tensor:
-                batch = torch.Size(tree.batch_size)
-                loaded = loaded._loaded_in(batch, CPU, tree.names)
-            entries[key] = _as_columns(loaded)
+            batch = torch.Size(tree.batch_size)
+            entries[key] = _as_columns(loaded._loaded_in(batch, CPU, tree.names))
         else:
             entries[key] = RaggedColumn(value[0], value[1], _encoding(fields, key))
     size = list(tree.batch_size)

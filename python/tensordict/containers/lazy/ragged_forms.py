@@ -12,7 +12,7 @@ from tensordict.containers.lazy.formats import as_nested, as_padded
 from tensordict.containers.lazy.ragged_column import covered_dims
 from tensordict.containers.lazy.stack import LazyStackedTensorDict
 from tensordict.primitives import special
-from tensordict.primitives.checks import inside, is_tensorclass
+from tensordict.primitives.checks import inside, is_branch, is_tensorclass
 from tensordict.primitives.errors import KeyMessageError
 from tensordict.primitives.protocol import CollectionProtocol
 
@@ -85,9 +85,8 @@ def _dense_in_form(rows: CollectionProtocol, ragged: str, padding: float) -> Any
         return rows
     entries = dict(rows._tensordict)
     for key, value in rows._tensordict.items():
-        if not isinstance(value, torch.Tensor):
-            if not value._is_non_tensor:
-                entries[key] = in_form(value, ragged, padding)
+        if is_branch(value):
+            entries[key] = in_form(value, ragged, padding)
             continue
         parts = special.rows(value)
         if parts is None:
@@ -137,11 +136,10 @@ def _ragged_entries(td: CollectionProtocol, path: Path) -> Iterator[tuple[Path, 
     is_stack = isinstance(td, LazyStackedTensorDict)
     for key in td._sample_entries():
         value = td._sample_entry(key)
-        if not isinstance(value, torch.Tensor):
-            if not value._is_non_tensor:
-                below = td._get_entry(key, None)
-                yield from _ragged_entries(below, (*path, key))
-        elif is_stack or value.is_nested:
+        if is_branch(value):
+            below = td._get_entry(key, None)
+            yield from _ragged_entries(below, (*path, key))
+        elif isinstance(value, torch.Tensor) and (is_stack or value.is_nested):
             dims = covered_dims(_shapes(td, key, None))
             if dims:
                 yield (*path, key), dims

@@ -197,9 +197,7 @@ class WritingOps(StackState):
 
     def _tensor_rows(self, value: object) -> list[Any] | None:
         """Return the rows of a list of tensors that differ in shape; otherwise None."""
-        if self.stack_dim or not isinstance(value, CollectionProtocol):
-            return None
-        if not value._is_non_tensor or value.batch_dims != 1:
+        if self.stack_dim or not holds_values(value) or value.batch_dims != 1:
             return None
         rows: list[Any] = value.tolist()
         return rows if all(isinstance(row, torch.Tensor) for row in rows) else None
@@ -1006,8 +1004,7 @@ class WritingOps(StackState):
 
 def _is_in_members(entry: CollectionProtocol) -> bool:
     """Return whether an entry is a nested stack, or a tensorclass around one."""
-    is_collection = isinstance(entry, CollectionProtocol)
-    return is_collection and not (entry._is_non_tensor or entry._is_dense)
+    return is_branch(entry) and not entry._is_dense
 
 
 def _is_spread(value: Any, is_whole: bool) -> bool:
@@ -1035,10 +1032,8 @@ def _all_have(lead: torch.Size, values: Any) -> bool:
         if isinstance(value, dict):
             has_lead = _all_have(lead, value.values())
         elif isinstance(value, CollectionProtocol):
-            has_lead = (
-                value._is_non_tensor
-                or value.batch_size[: len(lead)] == lead
-                or _all_have(lead, value._sample_entries().values())
+            has_lead = value.batch_size[: len(lead)] == lead or _all_have(
+                lead, value._sample_entries().values()
             )
         elif isinstance(value, NUMBERS):
             has_lead = False
@@ -1056,14 +1051,12 @@ def _exchange_values(target: CollectionProtocol, chosen: CollectionProtocol) -> 
     Tensors were written in place.
     """
     for key, entry in list(chosen._sample_entries().items()):
-        if not isinstance(entry, CollectionProtocol):
-            continue
-        if entry._is_non_tensor:
+        if holds_values(entry):
             target._set_entry(key, chosen._get_entry(key, NO_DEFAULT))
-            continue
-        present = target._get_entry(key, NO_DEFAULT)
-        if present is not entry:
-            _exchange_values(present, entry)
+        elif is_branch(entry):
+            present = target._get_entry(key, NO_DEFAULT)
+            if present is not entry:
+                _exchange_values(present, entry)
 
 
 def _shares_memory(stack: CollectionProtocol, value: CollectionProtocol) -> bool:

@@ -495,7 +495,7 @@ class LazyStackedTensorDict(  # type: ignore[misc] # as TensorDictBase
             # Count the entries of a nested collection, or the collection if it is
             # empty.
             is_nested = isinstance(entry, CollectionProtocol)
-            if not is_nested or entry._is_non_tensor or not entry._held_keys():
+            if not is_nested or not entry._held_keys():
                 below[key if isinstance(key, str) else key[0]].append(key)
         return [path for key, paths in below.items() for path in paths or [key]]
 
@@ -824,12 +824,11 @@ def _leaf_keys(
         return keys_of_members[0] if keys_of_members else frozenset()
     keys: set[tuple[tuple[str, ...], bool]] = set()
     for key, value in td._entries().items():
-        is_collection = isinstance(value, CollectionProtocol)
-        if is_collection and not value._is_non_tensor:
+        if is_branch(value):
             inner = _leaf_keys(value, place)
             keys.update(((key, *below), is_value) for below, is_value in inner)
         else:
-            keys.add(((key,), is_collection))
+            keys.add(((key,), not isinstance(value, torch.Tensor)))
     return frozenset(keys)
 
 

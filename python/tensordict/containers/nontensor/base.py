@@ -567,6 +567,13 @@ class NonTensorOps(ComparingOps):
         """Return False: the values count as content."""
         return False
 
+    def view(self, *shape: Any, **kwargs: Any) -> Any:
+        """Return this collection for another batch size: see :meth:`TensorDict.view`."""
+        if not shape or not isinstance(shape[0], torch.dtype):
+            return super().view(*shape, **kwargs)
+        size = kwargs.get("batch_size")
+        return self._fitted(size) if self._is_one and size is not None else self
+
     def empty(
         self,
         recurse: bool = False,

@@ -108,8 +108,7 @@ def is_nothing(value: object) -> bool:
 
 def bare(value: Any) -> Any:
     """Return the value of non-tensor data with one value; anything else as it is."""
-    is_value = isinstance(value, CollectionProtocol) and value._is_non_tensor
-    return value.data if is_value and value._is_one else value
+    return value.data if getattr(value, "_is_one", False) else value
 
 
 class ComparingOps(CollectionProtocol):

@@ -19,7 +19,7 @@ from tensordict.interop.ray_data.blocks import (
     widened,
 )
 from tensordict.interop.tables.arrow import import_pyarrow
-from tensordict.primitives.checks import inside
+from tensordict.primitives.checks import inside, is_branch
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.growing.rows import Ragged, rows_of
 from tensordict.storage.growing.text import BYTES, TEXT
@@ -87,7 +87,7 @@ def _entries(
     if not td._is_dense:
         raise LookupError
     for key, value in td._tensordict.items():
-        if isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+        if is_branch(value):
             yield from _entries(value, (*path, key))
         else:
             yield (*path, key), value
@@ -100,7 +100,7 @@ def _of_columns(
         key_path = (*path, key)
         if isinstance(value, Columns):
             yield from _of_columns(value, key_path)
-        elif isinstance(value, CollectionProtocol) and not value._is_non_tensor:
+        elif is_branch(value):
             yield from _entries(value, key_path)
         else:
             yield key_path, value

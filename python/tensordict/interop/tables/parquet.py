@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from tensordict.interop.tables import arrow, files
 from tensordict.interop.tables.columns import (
     Asked,
@@ -15,6 +13,7 @@ from tensordict.interop.tables.columns import (
     rules_of,
 )
 from tensordict.interop.tables.pandas import from_pandas, import_pandas
+from tensordict.primitives.checks import holds_values
 
 if TYPE_CHECKING:
     import os
@@ -90,8 +89,7 @@ def write(
     for name, value in columns.items():
         array = arrow.column_of(pa, name, value, rows)
         # The mark makes a reader return numbers as Python values, not as a tensor.
-        is_tensors = isinstance(value, torch.Tensor) or not value._is_non_tensor
-        metadata = None if is_tensors else arrow.VALUES
+        metadata = arrow.VALUES if holds_values(value) else None
         fields.append(pa.field(name, array.type, metadata=metadata))
         arrays.append(array)
     table = pa.table(arrays, schema=pa.schema(fields))

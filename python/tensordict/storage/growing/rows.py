@@ -282,7 +282,7 @@ def _with_empty_tensors(values: list[Any], path: tuple[str, ...]) -> list[Any]:
         if isinstance(value, torch.Tensor):
             rows.append(value)
             continue
-        is_value = bool(value._is_non_tensor)
+        is_value = _kind(value) == "value"
         item = value.tolist() if is_value else None
         if not tensors or not tensors[0].ndim or empty_shape(item) != [0]:
             kinds = sorted({_kind(row) for row in values})

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 
 from tensordict import _rust
+from tensordict.primitives.common import mark_device
 from tensordict.primitives.errors import locked_error
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage import extra_metadata
@@ -393,9 +394,7 @@ def moved(
     storage = state["storage"].to(device, non_blocking=bool(non_blocking))
     description = without_modules(state["metadata"])
     result = rebuild(copy.deepcopy(description), storage)
-    for collection in _rust.containers(result):
-        if collection._is_dense or collection._is_non_tensor:
-            collection._device = device
+    mark_device(result, device)
     _order_as(result, td)
     if td.is_locked:
         result.lock_()

@@ -21,7 +21,6 @@ import torch
 
 from tensordict import _rust
 from tensordict.primitives import registry
-from tensordict.primitives.checks import holds_values
 from tensordict.primitives.errors import at_value
 from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.primitives.special import leading_shape
@@ -369,9 +368,7 @@ def make_level(tree: Any, path: SavedPath, options: LoadOptions, special: Any) -
         if isinstance(value, str):
             inner = options._replace(size=batch_size)
             child = load_directory(path_of(path, value), inner)
-            if holds_values(child):
-                child = child._loaded_in(batch_size, home, tree.names)
-            entries[key] = child
+            entries[key] = child._loaded_in(batch_size, home, tree.names)
         elif options.has_values:
             entries[key] = _as_nested(*value)
     if batch_size:
