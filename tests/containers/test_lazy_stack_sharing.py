@@ -65,3 +65,34 @@ def test_members_that_are_rows_of_one_tensordict():
     td = lazy_stack(list(rows.unbind(0)))
     td[1:] = rows[:-1]
     assert rows["a"].tolist() == [0, 0, 1]
+
+
+COPIES = {
+    "update_": lambda td, source: td.update_(source),
+    "update": lambda td, source: td.update(source, inplace=True),
+    "copy_": lambda td, source: td.copy_(source),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES)
+@pytest.mark.parametrize("order", [[2, 1, 0], [1, 2, 0], [0, 0, 1]], ids=str)
+def test_members_in_another_order_are_read_before_they_are_written(copy, order):
+    members = [
+        TensorDict(a=torch.full((2,), at), s=NonTensorData(f"v{at}")) for at in range(3)
+    ]
+    stack = lazy_stack(members)
+    copy(stack, lazy_stack([members[at] for at in order]))
+    assert [member["a"].tolist() for member in members] == [[at] * 2 for at in order]
+    assert [member["s"] for member in members] == [f"v{at}" for at in order]
+
+
+@pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES)
+@pytest.mark.parametrize("has_value", [False, True])
+def test_entries_that_change_places_are_read_before_they_are_written(copy, has_value):
+    td = TensorDict(a=torch.zeros(2), n=TensorDict(b=torch.ones(2)))
+    source = TensorDict(a=td["n", "b"], n=TensorDict(b=td["a"]))
+    if has_value:
+        td["s"], source["s"] = "old", "new"
+    copy(td, source)
+    assert td["a"].tolist() == [1, 1]
+    assert td["n", "b"].tolist() == [0, 0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensordict import TensorDict, from_struct_array
+from tensordict import TensorDict, UnbatchedTensor, from_struct_array
 
 Pair = collections.namedtuple("Pair", "a b")  # noqa: PYI024
 
@@ -139,3 +139,12 @@ def test_struct_arrays_of_two_dims():
 def test_an_array_that_is_one_value_is_a_column_of_a_struct_array():
     td = TensorDict(batch_size=[2]).set_non_tensor("s", np.array(["a", "b"]))
     assert td.to_struct_array()["s"].tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("shape", [(2,), (4,), (2, 3)], ids=str)
+def test_a_struct_array_does_not_drop_that_rows_share_an_entry(shape):
+    td = TensorDict(
+        a=torch.zeros(2), b=UnbatchedTensor(torch.zeros(shape)), batch_size=[2]
+    )
+    with pytest.raises(TypeError, match="'b' is a UnbatchedTensor"):
+        td.to_struct_array()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,7 +11,9 @@ from tensordict.interop.leaves import check_collection, path_of
 from tensordict.primitives import special
 from tensordict.primitives.checks import holds_values, is_branch
 from tensordict.primitives.errors import KeyMessageError
-from tensordict.primitives.protocol import CollectionProtocol
+
+if TYPE_CHECKING:
+    from tensordict.primitives.protocol import CollectionProtocol
 
 __all__ = ["to_nested"]
 

@@ -263,7 +263,7 @@ class ConvertOps(CollectionProtocol):
 
         Raises:
             ValueError: the tensordict has no entry.
-            TypeError: NumPy lacks a dtype, or an entry is a nested tensor.
+            TypeError: NumPy lacks a dtype, or an entry is a nested or unbatched tensor.
 
         Examples:
             >>> td = TensorDict(a=torch.zeros(2), b=torch.ones(2, 3), batch_size=[2])
@@ -381,10 +381,12 @@ def _field_array(key: str, value: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return a leaf as an array.
 
     Raises:
-        TypeError: the leaf is a nested tensor, or NumPy lacks its dtype.
+        TypeError: the leaf is a nested tensor or a special entry, or NumPy lacks its
+            dtype.
     """
     if special.rows(value) is not None:
         raise TypeError(MSG_RAGGED_FIELD.format(key))
+    special.check_plain(value, key, "a structured array")
     try:
         array: np.ndarray[Any, Any] = value.detach().cpu().resolve_conj().numpy()
     except TypeError as error:

@@ -217,11 +217,26 @@ def copy_into(
             raise absent_key(MSG_NOT_IN_DESTINATION.format(absent[0]))
         if not targets and all(holds_values(each) for each, _ in held):
             _refuse_absent(absent)
+    values = apart(targets, values)
     lists = [targets, values, non_blocking]
     if targets and special.foreach(torch._foreach_copy_, lists) is None:
         copy_all(targets, values, non_blocking)
-    for target, value in held:
-        target.update_(value)
+    entries = [entry for entry, _ in held]
+    for entry, value in zip(
+        entries, apart(entries, [each for _, each in held]), strict=True
+    ):
+        entry.update_(value)
+
+
+def apart(targets: list[Any], values: list[Any]) -> list[Any]:
+    """Copy the values that are targets of other values, whose writes change them."""
+    if torch.compiler.is_compiling():
+        return values  # Tensors have no identity while torch traces.
+    written = set(map(id, targets))
+    return [
+        value.clone() if value is not target and id(value) in written else value
+        for target, value in zip(targets, values, strict=True)
+    ]
 
 
 def copy_all(targets: list[Any], values: list[Any], non_blocking: bool = False) -> None:

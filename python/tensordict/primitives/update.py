@@ -15,7 +15,7 @@ from tensordict.primitives.common import (
     _InplaceWriteError,
     as_size,
 )
-from tensordict.primitives.copy import copy_failed, fit_inplace
+from tensordict.primitives.copy import apart, copy_failed, fit_inplace
 from tensordict.primitives.errors import (
     KeyMessageError,
     bad_key,
@@ -160,7 +160,9 @@ def _update_staged(
     options = (clone, inplace, non_blocking, is_leaf, ignore_lock)
     _stage_all(root, source, options, copies)
     _check_staged(root)
-    for target, value in copies:
+    targets = [target for target, _ in copies]
+    values = apart(targets, [value for _, value in copies])
+    for target, value in zip(targets, values, strict=True):
         try:
             target.copy_(value, non_blocking=non_blocking)
         except RuntimeError as error:

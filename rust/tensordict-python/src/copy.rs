@@ -129,12 +129,29 @@ fn copy_into<'py>(
     match found {
         Some((targets, _)) if targets.is_empty() => Ok(()),
         // In one call all copies would be of the graph of some, and have no derivative.
-        Some((targets, values)) if !have_gradients(imports, [&targets, &values])? => {
+        Some((targets, values))
+            if !have_gradients(imports, [&targets, &values])?
+                && !reads_written(targets.iter().zip(values.iter())) =>
+        {
             let copy = imports.foreach_copy.bind(py);
             ffi::call(copy, &[targets.into_any(), values.into_any(), non_blocking]).map(drop)
         }
         _ => from_twin(py, "copy", "copy_into", (td, source, keys, non_blocking)).map(drop),
     }
+}
+
+/// Returns whether a value is also the target of another value, whose write would change it.
+pub(crate) fn reads_written<'py>(
+    pairs: impl Iterator<Item = (Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+) -> bool {
+    let pairs: Vec<_> = pairs
+        .map(|(target, value)| (target.as_ptr(), value.as_ptr()))
+        .collect();
+    let mut targets: Vec<_> = pairs.iter().map(|(target, _)| *target).collect();
+    targets.sort_unstable();
+    pairs
+        .iter()
+        .any(|(target, value)| target != value && targets.binary_search(value).is_ok())
 }
 
 /// Returns whether what is done with tensors of the lists becomes part of a graph.

@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
 
 use crate::collection::is_plain;
 use crate::collection::{self, Kind, kind};
-use crate::copy::{copied, fit_inplace};
+use crate::copy::{copied, fit_inplace, reads_written};
 use crate::ffi::{self, RecursionGuard};
 use crate::imports::{Imports, from_twin, imports};
 use crate::set::{self, Target, has_leading_dims, or_false};
@@ -401,7 +401,9 @@ fn update<'py>(
             Err(error) if error.is_instance_of::<PyException>(py) => None,
             Err(error) => return Err(error),
         };
-        if let Some(branch) = staged {
+        if let Some(branch) = staged
+            && !reads_written(update.copies.iter().cloned())
+        {
             if update.copies.is_empty() {
                 return update.commit(branch);
             }
