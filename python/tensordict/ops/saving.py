@@ -566,7 +566,12 @@ class SavingOps(CollectionProtocol):
         """Take the tensors over the files. See :mod:`tensordict.storage`."""
         return saved_dense(self, leaves, directory, inplace)
 
-    def _loaded_in(self, size: object, device: object, names: object) -> Any:
+    def _loaded_in(
+        self,
+        size: torch.Size,
+        device: torch.device | None,
+        names: list[str | None] | None,
+    ) -> Self:
         """Return a loaded entry with what non-tensor data takes from its parent."""
         return self
 
