@@ -368,7 +368,9 @@ def make_level(tree: Any, path: SavedPath, options: LoadOptions, special: Any) -
         if isinstance(value, str):
             inner = options._replace(size=batch_size)
             child = load_directory(path_of(path, value), inner)
-            entries[key] = child._loaded_in(batch_size, home, tree.names)
+            if isinstance(child, CollectionProtocol):
+                child = child._loaded_in(batch_size, home, tree.names)
+            entries[key] = child
         elif options.has_values:
             entries[key] = _as_nested(*value)
     if batch_size:
