@@ -137,7 +137,8 @@ class ClientOps(CollectionProtocol):
         """Yield the pairs of key and value, each followed by its nested pairs."""
         for key, value in list(self.items()):
             yield key, value
-            if nested and isinstance(value, ClientOps):
-                for below, item in value._listed(nested):
+            if nested and isinstance(value, CollectionProtocol):
+                inner: Any = value
+                for below, item in inner._listed(nested):
                     path = below if isinstance(below, tuple) else (below,)
                     yield (key, *path), item
