@@ -215,3 +215,130 @@ def test_accelerate(two: Ranks, tmp_path: Path, kind: str) -> None:
         assert first[rank] + rest[rank] == expected[rank]
     model = net()
     Checkpointer(run).restore(model=model)
+
+
+# transformers -------------------------------------------------------------------------
+
+
+def bert(seed: int) -> Any:
+    import transformers
+
+    torch.manual_seed(seed)
+    config = transformers.BertConfig(
+        vocab_size=11,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=8,
+    )
+    return transformers.BertForSequenceClassification(config)
+
+
+def trainer_losses(rank: int, folder: str, steps: int) -> list[float]:
+    """Train by the trainer of transformers from the latest step, if there is one."""
+    launched(rank)
+    import accelerate
+    import transformers
+
+    from tensordict.checkpoint.callbacks.transformers import TrainerCheckpoint
+
+    accelerate.state.AcceleratorState._reset_state(True)
+    generator = torch.Generator().manual_seed(1)
+    rows = [
+        {
+            "input_ids": torch.randint(11, (5,), generator=generator),
+            "labels": torch.tensor(number % 2),
+        }
+        for number in range(16)
+    ]
+    losses: list[float] = []
+
+    class Trainer(transformers.Trainer):  # type: ignore[name-defined,misc]
+        def training_step(self, *arguments: Any, **options: Any) -> Any:
+            loss = super().training_step(*arguments, **options)
+            losses.append(loss.item())
+            return loss
+
+    checkpointer = Checkpointer(folder, durable=False, keep=None, background=True)
+    callback = TrainerCheckpoint(checkpointer, every_n_steps=2)
+    resumes = callback.latest() is not None
+    trainer = Trainer(
+        # A resumed training begins with other weights, which the step replaces.
+        model=bert(5 if resumes else 0),
+        args=transformers.TrainingArguments(
+            output_dir=folder + "-out",
+            max_steps=steps,
+            per_device_train_batch_size=2,
+            save_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            lr_scheduler_type="constant",
+            learning_rate=0.01,
+            seed=3,
+            ddp_backend="gloo",
+        ),
+        train_dataset=rows,
+        callbacks=[callback],
+    )
+    assert trainer.args.world_size == WORLD
+    trainer.train(resume_from_checkpoint=callback.latest())
+    checkpointer.close()
+    return losses
+
+
+def test_a_trainer_resumes_with_the_weights_of_all_ranks(
+    two: Ranks, tmp_path: Path
+) -> None:
+    needs("transformers")
+    import transformers
+
+    whole = two.all(trainer_losses, str(tmp_path / "whole"), 6)
+    first = two.all(trainer_losses, str(tmp_path / "run"), 4)
+    rest = two.all(trainer_losses, str(tmp_path / "run"), 6)
+    for rank in range(WORLD):
+        assert first[rank] + rest[rank] == whole[rank]
+    path = tmp_path / "run" / "step-6"
+    model, info = transformers.BertForSequenceClassification.from_pretrained(
+        path, output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    saved = bert(7)
+    Checkpointer(tmp_path / "run").restore(model=saved)
+    for name, value in saved.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name
+
+
+def save_apart(rank: int, folder: str, kind: str, shards: int) -> None:
+    """Save a model of which each rank has other values."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = bert(0)
+    if kind == "fsdp2":
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (WORLD,))
+        fully_shard(model, mesh=mesh)
+    checkpointer = Checkpointer(
+        folder, durable=False, shards=shards, per_rank=["model"] * (kind == "per_rank")
+    )
+    checkpointer.save(1, model=model)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("kind", ["fsdp2", "per_rank"])
+def test_transformers_refuses_a_step_without_whole_tensors(
+    two: Ranks, tmp_path: Path, kind: str, shards: int
+) -> None:
+    needs("transformers")
+    import transformers
+
+    two.all(save_apart, str(tmp_path), kind, shards)
+    with pytest.raises(OSError, match=r"no file named model\.safetensors"):
+        transformers.BertForSequenceClassification.from_pretrained(tmp_path / "step-1")
+    assert verify(tmp_path / "step-1") == []
+    if kind == "fsdp2":
+        saved = bert(7)
+        Checkpointer(tmp_path).restore(model=saved)
+        expected = bert(0).state_dict()
+        for name, value in saved.state_dict().items():
+            assert torch.equal(expected[name], value), name

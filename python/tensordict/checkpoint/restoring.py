@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensordict.checkpoint.comparing import Needing
+from tensordict.checkpoint.distributed import run_together
 from tensordict.checkpoint.files import ItemFiles, StepParts, fields_in, keyed
 from tensordict.checkpoint.kinds import kind_named, kind_of, loading_kind
 from tensordict.checkpoint.names import parameter_names, unwrapped
@@ -404,6 +405,16 @@ class Restoring:
             Decoder({}, "").decode(self.meta["metrics"]),
         )
 
+    def forget(self) -> None:
+        """Release the prepared changes, whose functions refer to this object.
+
+        Without it, the replaced values would stay in memory until the next garbage
+        collection.
+        """
+        self._changes.clear()
+        self._unexpected.clear()
+        self._after.clear()
+
 
 def empty_sharded(like: Sharded, dtype: torch.dtype) -> Any:
     """Return a ``DTensor`` laid out like another, with new memory for this rank's shard."""
@@ -481,16 +492,12 @@ def restore_items(
     def read() -> None:
         restoring.read()
 
-    for work in (prepare, agree_on_names, read):
-        error: Exception | None = None
-        try:
-            work()
-        except Exception as found:
-            error = found
-            if ranks is None:
-                raise
-        if ranks is not None:
-            ranks.raise_together(error, "cannot restore")
-    restoring.change(rng=rng)
-    restored: Restored = restoring.result()
-    return restored
+    try:
+        for work in (prepare, agree_on_names, read):
+            run_together(work, ranks, "cannot restore")
+        restoring.change(rng=rng)
+        restored: Restored = restoring.result()
+        return restored
+    finally:
+        if restoring is not None:
+            restoring.forget()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from tensordict.checkpoint.items import Described
     from tensordict.checkpoint.shares import Shared
     from tensordict.checkpoint.turns import Part
     from tensordict.storage.safetensors_levels import Leaf
@@ -111,6 +112,8 @@ def plan_step(
     other_files: list[tuple[str, bytes]] = []
     linked: list[tuple[str, str]] = []
     items: dict[str, Any] = {}
+    # Of a step of several ranks, no file may be named as if it held a whole item.
+    part = rank if "world" in fields else None
     digests = _digests(
         [item.tensors for item in shared.items], digest_threads if dedupe else None
     )
@@ -119,7 +122,7 @@ def plan_step(
         if item.is_shared:
             metadata = item.kind.part_of_rank(metadata, rank)
         groups = _grouped(item.tensors, shards, dedupe=dedupe)
-        names = _names(_stem(item.name, rank), len(groups))
+        names = _names(_stem(item.name, part), len(groups))
         metadata["files"] = names
         metadata["headers"] = [_digest_of(group) for group in groups]
         if dedupe:
@@ -133,16 +136,10 @@ def plan_step(
             else:
                 files.append((name, planned(group), TEXTS))
         if not rank:
-            others = shared.whole.get(item.name, {})
             placed = list(zip(names, groups, strict=True))
-            is_readable = metadata.get("parts", {}).keys() <= {
-                name for by_name in others.values() for name in by_name
-            }
-            for other in range(1, len(shared.threads)) if is_readable else ():
-                placed += _written_by(
-                    item.name, other, others, shared, shards, dedupe=dedupe
-                )
-            if len(placed) > 1:
+            if part is not None:
+                placed = _of_all_ranks(item, placed, shared, shards, dedupe=dedupe)
+            if len(placed) > 1 or (placed and part is not None):
                 index = f"{item.name}.safetensors.index.json"
                 other_files.append((index, _index(placed)))
             other_files += item.files
@@ -172,8 +169,8 @@ def _digest_of(tensors: dict[str, Leaf]) -> str:
     )
 
 
-def _stem(item: str, rank: int) -> str:
-    return f"{item}-rank-{rank:05}" if rank else item
+def _stem(item: str, rank: int | None) -> str:
+    return item if rank is None else f"{item}-rank-{rank:05}"
 
 
 def _grouped(
@@ -181,6 +178,38 @@ def _grouped(
 ) -> list[dict[str, Leaf]]:
     """Group the tensors of an item into files."""
     return _groups(tensors) if dedupe else _shards(tensors, shards, threads)
+
+
+def _of_all_ranks(
+    item: Described,
+    placed: list[tuple[str, dict[str, Leaf]]],
+    shared: Shared,
+    shards: int | None,
+    *,
+    dedupe: bool,
+) -> list[tuple[str, dict[str, Leaf]]]:
+    """Return the files of an item that several ranks write, with their tensors.
+
+    The result is empty if some tensor is divided, or if each rank has its own item: an
+    index that other libraries read would then lack values.
+
+    Args:
+        item: the item.
+        placed: the files of rank 0, with their tensors.
+        shared: the items, as far as rank 0 writes them.
+        shards: the number of files of each item. Default: by its size.
+        dedupe: whether tensors have their own files.
+    """
+    others = shared.whole.get(item.name, {})
+    ranks = range(1, len(shared.threads))
+    known = {name for rank in ranks for name in others.get(rank, {})}
+    if not item.is_shared or not item.metadata.get("parts", {}).keys() <= known:
+        return []
+    for rank in ranks:
+        placed = placed + _written_by(
+            item.name, rank, others, shared, shards, dedupe=dedupe
+        )
+    return placed
 
 
 def _written_by(
