@@ -335,6 +335,12 @@ def test_transformers_refuses_a_step_without_whole_tensors(
     two.all(save_apart, str(tmp_path), kind, shards)
     with pytest.raises(OSError, match=r"no file named model\.safetensors"):
         transformers.BertForSequenceClassification.from_pretrained(tmp_path / "step-1")
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path / "out"), use_cpu=True, report_to=[]
+    )
+    trainer = transformers.Trainer(model=bert(1), args=arguments, train_dataset=[{}])
+    with pytest.raises(ValueError, match="Can't find a valid checkpoint"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "step-1"))
     assert verify(tmp_path / "step-1") == []
     if kind == "fsdp2":
         saved = bert(7)

@@ -123,6 +123,7 @@ def test_ranks_save_and_others_restore(tmp_path: Path, background: bool) -> None
     assert verify(path) == []
     assert (path / "rank-00001.json").is_file()
     assert (path / "model-rank-00001.safetensors").is_file()
+    assert not (path / "model.safetensors").exists()
     worlds = (3,) if background else (2, 3)
     for world in worlds:
         assert run(world, folder, restore, world) == [0] * world
@@ -186,7 +187,7 @@ def save_what_is_the_same(rank: int, folder: Path) -> None:
 def test_what_did_not_change_is_not_written_by_any_rank(tmp_path: Path) -> None:
     assert run(2, tmp_path / "all", save_what_is_the_same) == [0, 0]
     folder = tmp_path / "all" / "run"
-    for name in ("loader.safetensors", "loader-rank-00001.safetensors"):
+    for name in ("loader-rank-00000.safetensors", "loader-rank-00001.safetensors"):
         files = [(folder / f"step-{step}" / name).stat() for step in range(5)]
         assert len({file.st_ino for file in files[:4]}) == 1
         assert files[4].st_nlink == 1

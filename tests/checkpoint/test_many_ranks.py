@@ -892,7 +892,7 @@ def save_as_before(rank: int, folder: str) -> None:
     from safetensors.torch import save_file
 
     tensors = {f"w@{start}": local} | ({} if rank else {"plain": numbers(3)})
-    (step / name).unlink(missing_ok=True)
+    (step / f"model-rank-{rank:05}.safetensors").unlink(missing_ok=True)
     save_file(tensors, step / name)
     file = f"rank-{rank:05}.json" if rank else META
     meta = read_meta(step, file)

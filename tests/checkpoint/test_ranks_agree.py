@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -408,3 +410,32 @@ def save_in_a_handler(rank: int, folder: str) -> None:
 def test_a_process_that_saves_alone_refuses_parts(three: Ranks, tmp_path: Path) -> None:
     three.all(save_in_a_handler, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def restore_without_collector(rank: int, folder: str) -> tuple[int, int]:
+    """Restore, and count the replaced values, and those of a refused restore, in memory."""
+    model, optimizer = sharded(2.0)
+    checkpointer = Checkpointer(folder, durable=False)
+    checkpointer.save(1, model=model, optimizer=optimizer)
+    gc.collect()
+    gc.disable()
+    try:
+        states = list(optimizer.state.values())
+        old = [weakref.ref(state["momentum_buffer"]) for state in states]
+        del states
+        checkpointer.restore(model=model, optimizer=optimizer)
+        replaced = sum(each() is not None for each in old)
+        other = nn.Linear(2, 2)
+        with pytest.raises(RuntimeError):
+            checkpointer.restore(model=other)
+        refused = weakref.ref(other.weight)
+        del other
+        return replaced, int(refused() is not None)
+    finally:
+        gc.enable()
+
+
+def test_a_restore_of_ranks_releases_the_replaced_values(
+    three: Ranks, tmp_path: Path
+) -> None:
+    assert three.all(restore_without_collector, str(tmp_path)) == [(0, 0)] * WORLD

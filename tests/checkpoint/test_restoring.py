@@ -1,5 +1,8 @@
 """A restore that is refused leaves everything as it was."""
 
+import gc
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +155,61 @@ def test_values_are_read_into_their_place(tmp_path: Path) -> None:
     again, _ = make()
     checkpointer.restore(model=again)
     assert torch.equal(again[0].weight, model[0].weight)
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """Leave what a cycle of references holds in memory."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def references(optimizer: torch.optim.Optimizer) -> list[Any]:
+    return [
+        weakref.ref(value)
+        for state in optimizer.state.values()
+        for value in state.values()
+    ]
+
+
+@pytest.mark.usefixtures("without_collector")
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("options", [{}, {"lazy": True}, {"strict": False}])
+def test_replaced_and_returned_values_are_released_at_once(
+    tmp_path: Path, background: bool, options: dict[str, Any]
+) -> None:
+    model, optimizer = make()
+    checkpointer = Checkpointer(tmp_path, durable=False, background=background)
+    own = torch.rand(3)
+    checkpointer.save(1, model=model, optimizer=optimizer, own=own)
+    checkpointer.wait()
+    saved = [weakref.ref(own)]
+    del own
+    old = references(optimizer)
+    assert old
+    restored = checkpointer.restore(model=model, optimizer=optimizer, **options)
+    returned = [weakref.ref(restored["own"])]
+    loaded = checkpointer.load()
+    returned += [weakref.ref(value) for value in loaded.values(True, True)]
+    del restored, loaded
+    assert not [each for each in (*saved, *old, *returned) if each() is not None]
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_a_failed_call_releases_its_items_at_once(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path, durable=False)
+    model, optimizer = make()
+    failing = Failing()
+    failing.value = 7
+    checkpointer.save(1, model=model, optimizer=optimizer, failing=failing)
+    for other in (failing, None):
+        with pytest.raises((ValueError, RuntimeError)):
+            checkpointer.restore(model=model, optimizer=optimizer, failing=other)
+    with pytest.raises(TypeError):
+        checkpointer.save(2, model=model, optimizer=optimizer, failing=object())
+    items = [weakref.ref(model), weakref.ref(optimizer), weakref.ref(checkpointer)]
+    items += references(optimizer)
+    del model, optimizer, checkpointer
+    assert not [each for each in items if each() is not None]

@@ -187,7 +187,7 @@ def test_each_rank_brings_its_part_up(s3, tmp_path, background, is_mirror):
         )
         assert "rank-00001.json" in saved[1][0]
         assert "model-rank-00001.safetensors" in saved[1][0]
-        assert "model.safetensors" in saved[0][0]
+        assert "model-rank-00000.safetensors" in saved[0][0]
         assert not any("rank-00001" in name for name in saved[0][0])
         found = ranks.all(restore, url, s3.options(), tmp_path / "y", None)
         assert [each[0] for each in found] == [5] * WORLD

@@ -299,9 +299,9 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             if group is not None:
                 self._check_shared(turn)
         except Exception as found:
-            error = found
             if group is None:
                 raise
+            error = found
         shared = self._share(group, described, error)
         part, others = turn.places(self.directory)
         if group is not None:
@@ -330,17 +330,20 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             )
             self._write(plan, new, turn)
         except Exception as found:
-            error = found
             if group is not None:
                 mark_failed(part or group.folder(self.directory, turn.token), found)
             if group is None or turn.is_later:
                 raise
+            error = found
         if group is not None and not turn.is_later:
             try:
                 group.raise_together(error)
             except Exception:
                 self._published.clear()
                 raise
+            finally:
+                # The error's traceback refers to this frame, which holds the items.
+                error = None
             if rank == 0:
                 sweep_parts(self.directory, [])
             self._await_published()

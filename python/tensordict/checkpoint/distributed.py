@@ -256,7 +256,11 @@ class Ranks(NamedTuple):
                 raise error from lost_rank
             raise
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                # The error's traceback refers to this frame: no cycle may stay.
+                del error
         for rank, other in enumerate(errors):
             if other is not None:
                 raise RuntimeError(
@@ -294,7 +298,11 @@ def run_together(
         result = work()
     except Exception as caught:  # noqa: BLE001 (all ranks raise it)
         error = caught
-    group.raise_together(error, failed_action)
+    try:
+        group.raise_together(error, failed_action)
+    finally:
+        # The error's traceback refers to this frame, which holds the work.
+        error = None
     found: _Result = result
     return found
 

@@ -381,6 +381,9 @@ class Restoring:
                 for change in reversed(started):
                     change.undo()
                 raise
+            finally:
+                # The error's traceback refers to this frame, which holds the values.
+                error = None
             _tell_autograd(self._reads.targets())
             for work in self._after:
                 work()
@@ -389,11 +392,13 @@ class Restoring:
 
     def _agree(self, error: BaseException | None) -> None:
         """Raise the error of this rank, or an error about another rank's."""
-        if self.ranks is None or not (error is None or isinstance(error, Exception)):
-            if error is not None:
+        try:
+            if self.ranks is not None and isinstance(error, Exception | None):
+                self.ranks.raise_together(error, "could not restore")
+            elif error is not None:
                 raise error
-            return
-        self.ranks.raise_together(error, "could not restore")
+        finally:
+            del error
 
     def result(self) -> Restored:
         """Return the values that were not restored in place, and the unmatched names."""
