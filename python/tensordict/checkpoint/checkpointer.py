@@ -341,9 +341,6 @@ class Checkpointer(SaveOrder, Exporting, Mirroring, Closing):
             except Exception:
                 self._published.clear()
                 raise
-            finally:
-                # The error's traceback refers to this frame, which holds the items.
-                error = None
             if rank == 0:
                 sweep_parts(self.directory, [])
             self._await_published()
