@@ -656,3 +656,17 @@ def test_a_row_like_those_before_that_cannot_be_written_is_left_out(
     data = TensorDict.load_memmap(tmp_path / "x")
     assert data["a"].sum(1).tolist() == [3, 3, 0]
     assert data["b"].tolist() == [1, 1, 2]
+
+
+@pytest.mark.parametrize("transform", [None, lambda item: item])
+def test_items_that_are_tuples_need_a_function(tmp_path, transform):
+    items = torch.utils.data.TensorDataset(torch.zeros(3, 2), torch.arange(3))
+    with pytest.raises(TypeError, match=r"got tuple\. Pass transform="):
+        DatasetWriter.from_iterable(tmp_path / "x", items, transform=transform)
+    assert (
+        DatasetWriter.from_iterable(
+            tmp_path / "y", items, transform=lambda item: {"x": item[0], "y": item[1]}
+        )
+        == 3
+    )
+    assert TensorDict.load_memmap(tmp_path / "y")["y"].tolist() == [0, 1, 2]

@@ -145,6 +145,8 @@ def test_a_file_that_was_cut_is_an_exception_that_names_it(tmp_path, mode, name)
     for read in (td.__getitem__, lambda index: gather(td, index)):
         with pytest.raises(RuntimeError, match=rf"{re.escape(cut.name)}.*was cut"):
             read([NUM_ROWS - 1, 0])
+        with pytest.raises(RuntimeError, match="was cut"):
+            read(torch.tensor([NUM_ROWS - 1, 0], dtype=torch.int32))
     with pytest.raises(RuntimeError, match="was cut"):
         gather_slices(td, [NUM_ROWS - 4], 4)
     with pytest.raises(RuntimeError, match="was cut"):

@@ -264,6 +264,8 @@ def _positions(indices: object) -> Any:
         return torch.arange(indices.start, indices.stop, indices.step)
     if type(indices) is list and all(type(index) is int for index in indices):
         return torch.tensor(indices, dtype=torch.int64)
+    if type(indices) is torch.Tensor and indices.dtype == torch.int32:
+        return indices.to(torch.int64)
     return indices
 
 

@@ -159,6 +159,14 @@ fn parse_tensor<'py>(
             index: tensor.clone(),
         }));
     }
+    // The native gather reads positions of int64. It checks the length of mapped files, torch does
+    // not.
+    if dtype.is(&imports.int32) {
+        return Ok(Some(ParsedItem {
+            item: Item::Positions(shape),
+            index: tensor.call_method1(names.to.bind(py), (imports.int64.bind(py),))?,
+        }));
+    }
     if !dtype.is(&imports.bool) {
         return Ok(None);
     }

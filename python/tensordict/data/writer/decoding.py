@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from tensordict.primitives.protocol import CollectionProtocol
 from tensordict.storage.growing.text import empty_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 __all__ = [
@@ -34,6 +35,10 @@ __all__ = [
 IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 """The suffixes of images."""
 
+MSG_ITEM = (
+    "An item must be a tensordict or a dict of entries, got {}. Pass transform=, a function that "
+    "makes one of an item, such as transform=lambda item: {{'image': item[0], 'label': item[1]}}."
+)
 MSG_PILLOW = "Images need Pillow: pip install tensordict-rs[images]"
 
 
@@ -44,9 +49,14 @@ def as_row(item: Any, kinds: Mapping[str, Any] | None = None) -> CollectionProto
         item: the fields, or a tensordict, which is returned as it is.
         kinds: by field, the :class:`ListOf` for empty lists; for a field with nested
             fields, a dictionary of the same form.
+
+    Raises:
+        TypeError: the item is neither a tensordict nor a dictionary.
     """
     if isinstance(item, CollectionProtocol):
         return item
+    if not isinstance(item, Mapping):
+        raise TypeError(MSG_ITEM.format(type(item).__name__))
     kinds = kinds or {}
     return TensorDict(
         {key: _as_value(value, kinds.get(key)) for key, value in item.items()}
