@@ -368,7 +368,8 @@ def make_level(tree: Any, path: SavedPath, options: LoadOptions, special: Any) -
         if isinstance(value, str):
             inner = options._replace(size=batch_size)
             child = load_directory(path_of(path, value), inner)
-            if isinstance(child, CollectionProtocol):
+            # A special entry is a tensor. Values are a collection of the batch of this level.
+            if not isinstance(child, torch.Tensor):
                 child = child._loaded_in(batch_size, home, tree.names)
             entries[key] = child
         elif options.has_values:
