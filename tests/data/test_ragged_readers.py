@@ -485,3 +485,24 @@ def test_a_mixture(tmp_path, ragged):
         loader = BatchLoader(mixture, 4, ragged=ragged, mask_key="mask")
         batch = next(iter(loader))
         assert batch.mask.sum(1).tolist() == batch.label.tolist()
+
+
+@tensorclass
+class Masked:
+    tokens: torch.Tensor
+    label: torch.Tensor
+    mask: torch.Tensor | None = None
+    token_mask: torch.Tensor | None = None
+
+
+def test_the_masks_of_several_fields_have_a_field_each():
+    rows = [Masked(torch.arange(n), torch.ones(n + 1), batch_size=[]) for n in (1, 2)]
+    data = lazy_stack(rows)
+    way = r"the field 'mask' of Masked .* mask_key=\{'tokens': 'tokens_mask', 'label': "
+    for key in ("mask", ("mask", "x")):
+        with pytest.raises(ValueError, match=way):
+            gather(data, [0, 1], ragged="padded", mask_key=key)
+    keys = {"tokens": "token_mask", "label": "mask"}
+    found = gather(data, [0, 1], ragged="padded", mask_key=keys)
+    assert found.token_mask.tolist() == [[True, False], [True, True]]
+    assert found.mask.tolist() == [[True, True, False], [True, True, True]]

@@ -23,7 +23,7 @@ from tensordict.containers.lazy.ragged_forms import (
 from tensordict.primitives.checks import inside, is_branch, is_tensorclass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from tensordict.containers.collection import TensorCollection
     from tensordict.primitives.protocol import CollectionProtocol
@@ -44,6 +44,11 @@ MSG_TWICE = "Two masks would get the key {!r}: give each entry another one."
 MSG_FIELD = (
     "A mask would become the entry {!r}, and {} has no field {!r}. Declare the field, as "
     "'{}: torch.Tensor | None = None', or pass the key of another field as mask_key=."
+)
+MSG_NO_ENTRIES = (
+    "A mask would become the entry {!r}, but the field {!r} of {} holds no tensordict, so it "
+    "has no entries. Pass a field for each mask, as mask_key={!r}, and declare the fields, as "
+    "'{}: torch.Tensor | None = None'."
 )
 MSG_INDEX_DIMS = (
     "Jagged rows have one batch dim, but the index has the shape {}: flatten it, or pass "
@@ -235,13 +240,18 @@ def _planned_masks(
         if list(wanted.values()).count(key) > 1:
             raise ValueError(MSG_TWICE.format(_shown(key)))
         for source in sources:
-            _check_place(source, key)
+            _check_place(source, key, wanted)
         masks.append(_Mask(entry, key, num_dims))
     return masks
 
 
-def _check_place(td: CollectionProtocol, key: Path) -> None:
+def _check_place(td: CollectionProtocol, key: Path, entries: Collection[Path]) -> None:
     """Refuse a key that exists, or for which a tensorclass has no field.
+
+    Args:
+        td: the rows.
+        key: the key of a mask.
+        entries: the entries that get masks.
 
     Raises:
         ValueError: the key cannot be set.
@@ -253,6 +263,12 @@ def _check_place(td: CollectionProtocol, key: Path) -> None:
             raise ValueError(MSG_FIELD.format(_shown(key), name, part, part))
         inner = inside(td)
         if part not in inner.keys():  # noqa: SIM118 # it iterates over rows
+            if is_tensorclass(td) and at < len(key) - 1:
+                fields = {_shown(entry): f"{entry[-1]}_mask" for entry in entries}
+                name, example = cls.__name__, f"{next(iter(entries))[-1]}_mask"
+                shown = _shown(key)
+                message = MSG_NO_ENTRIES.format(shown, part, name, fields, example)
+                raise ValueError(message)
             return
         td = inner._sample_entry(part)
         if not is_branch(td) or at == len(key) - 1:
