@@ -594,3 +594,15 @@ def test_a_reader_beside_a_writer_sees_one_save(layout, tmp_path):
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(report)
+
+
+@pytest.mark.parametrize("name", ["LazyStackedTensorDict", "NonTensorData"])
+@pytest.mark.parametrize("suffix", ["", ".tdz"])
+def test_a_class_that_has_no_such_directory_is_damage(name, suffix, tmp_path):
+    nested = TensorDict({"n": {"a": torch.ones(3)}}, [3])
+    nested.save(tmp_path / "x")
+    edit(tmp_path / "x" / "n", _class=f"tensordict:{name}")
+    if suffix:
+        pack_memmap(tmp_path / "x", tmp_path / f"x{suffix}")
+    with pytest.raises(RuntimeError, match=rf"n/meta.json is damaged: .*{name}"):
+        TensorDict.load(tmp_path / f"x{suffix}")

@@ -69,6 +69,10 @@ MSG_SIZE = (
     "{} is inconsistent: the entry {!r} has shape {}, which does not begin with the batch "
     "size {}."
 )
+MSG_CLASS = (
+    "{} is damaged: it describes a tensordict with a batch size, but names the class {}, which "
+    "is not a class of such tensordicts. Restore the save from a copy."
+)
 MSG_SHARED = "memmap and shared memory are mutually exclusive features."
 
 ITEM_BYTES = {
@@ -378,6 +382,8 @@ def make_level(tree: Any, path: SavedPath, options: LoadOptions, special: Any) -
         _check_sizes(entries, batch_size, path)
     text = None if tree.class_text == CLASS_TEXT else tree.class_text
     cls = registry.find_class(options.requested, text, tree.type_text, path)
+    if not registry.is_dense_class(cls):
+        raise RuntimeError(MSG_CLASS.format(path / "meta.json", text))
     loaded = _rust.new(cls, entries, batch_size, home, tree.names)
     loaded._memmap_prefix = options.home_of(path)
     return loaded
