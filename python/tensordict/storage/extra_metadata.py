@@ -1,14 +1,14 @@
 """Remarks: metadata for which the established formats have no place.
 
-tensordict 0.15 also reads the text of a consolidated file and ``__metadata__["tensordict"]`` of a
-safetensors file, so these hold only what it understands. Remarks hold the rest, by path: the class
-of a collection that is not a plain ``TensorDict``; the order of keys if tensors and nested
-collections alternate; and values that JSON changes (a tuple becomes a list, ``{1: 2}`` becomes
-``{"1": 2}``).
+tensordict 0.15 also reads the text of a consolidated file, so the text holds only what tensordict
+0.15 understands. Remarks hold the rest, by path: the class of a collection that is not a plain
+``TensorDict``; the order of keys if tensors and nested collections alternate; and values that
+JSON changes (a tuple becomes a list, ``{1: 2}`` becomes ``{"1": 2}``).
 
 In a consolidated file, the remarks are between the data and the text. Other readers take them for
-data of no leaf. In a safetensors file, they are the entry ``tensordict.remarks`` of
-``__metadata__``.
+data of no leaf. :mod:`tensordict.distributed` sends remarks with the description of a collection.
+A safetensors file has no remarks: the levels in its ``__metadata__`` have further fields, which
+tensordict 0.15 ignores (:mod:`tensordict.storage.layouts.safetensors`).
 """
 
 from __future__ import annotations
