@@ -263,6 +263,10 @@ def test_what_needs_all_is_refused_beyond_the_limit(tmp_path, memory):
             RuntimeError, match=r"needs all of .*to_tensordict.*download="
         ):
             call(remote)
+    with pytest.raises(
+        RuntimeError, match=r"all of \S+/a.memmap and 1 others, [\d,]+ b"
+    ):
+        remote.clone()
     assert (remote[:] == local).all()
     assert (remote.to_tensordict() == local).all()
     within = tensordict.load(url)

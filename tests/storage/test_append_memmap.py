@@ -134,11 +134,16 @@ def test_what_is_no_save(tmp_path):
         append_memmap(tmp_path, {"a": torch.zeros(2)})
     with pytest.raises(FileNotFoundError):
         append_memmap(tmp_path, rows)
-    with pytest.raises(ValueError, match="is not a directory"):
+    with pytest.raises(ValueError, match=r"is not a directory.*nothing there"):
         append_memmap(tmp_path / "missing", rows)
     rows.save(tmp_path / "x.tdz")
     with pytest.raises(ValueError, match="unpack_memmap"):
         append_memmap(tmp_path / "x.tdz", rows)
+    rows.save(tmp_path / "x.safetensors")
+    with pytest.raises(
+        ValueError, match=r"x.safetensors is not a .* A file cannot grow"
+    ):
+        append_memmap(tmp_path / "x.safetensors", rows)
     assert not (tmp_path / "missing").exists()
 
 

@@ -261,8 +261,7 @@ class RemoteTensorDict(KeptOutside):
         """Read all of a collection, if that is not more than the limit."""
         leaves = list(remote_leaves(template))
         if leaves:
-            size = sum(leaf.num_bytes for leaf in leaves)
-            check_limit(what, leaves[0].url, size, self._limit)
+            check_limit(what, leaves, self._limit)
         return take(template)
 
     def _shown_as_is(self) -> Any:

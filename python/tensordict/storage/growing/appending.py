@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from typing import TYPE_CHECKING
 
 from tensordict.primitives.checks import is_branch
@@ -18,7 +19,15 @@ __all__ = ["append_memmap"]
 MSG_ROWS = "rows must be a tensordict or a tensorclass, got {}."
 MSG_NO_DIRECTORY = (
     "append_memmap appends to a directory written by save or memmap, but {} is not a "
-    "directory. An archive cannot grow: unpack it with unpack_memmap first."
+    "directory. {}"
+)
+MSG_ARCHIVE = "An archive cannot grow: unpack it with unpack_memmap first."
+MSG_FILE = (
+    "A file cannot grow: load it, save it to a directory with td.save(directory), and append "
+    "to the directory."
+)
+MSG_MISSING = (
+    "There is nothing there: save the first rows there with td.save(directory)."
 )
 
 
@@ -54,7 +63,7 @@ def append_memmap(
         raise TypeError(MSG_ROWS.format(type(rows)))
     prefix = local(prefix)
     if not os.path.isdir(prefix):
-        raise ValueError(MSG_NO_DIRECTORY.format(prefix))
+        raise ValueError(MSG_NO_DIRECTORY.format(prefix, _why_no_directory(prefix)))
     if not os.path.exists(os.path.join(prefix, "meta.json")):
         path = os.path.join(prefix, "meta.json")
         raise FileNotFoundError(2, "No such file or directory", path)
@@ -68,3 +77,11 @@ def append_memmap(
             tree.publish()
     finally:
         tree.close()
+
+
+def _why_no_directory(path: str | Path) -> str:
+    """Return the part of the message for a path that is not a directory."""
+    if not os.path.lexists(path):
+        return MSG_MISSING
+    is_archive = os.path.isfile(path) and zipfile.is_zipfile(path)
+    return MSG_ARCHIVE if is_archive else MSG_FILE

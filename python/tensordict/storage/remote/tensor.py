@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,7 +11,7 @@ from tensordict.storage.remote.reading import read_all
 from tensordict.storage.remote.segments import Segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
     from tensordict.storage.remote.objects import RemoteObject
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["RemoteTensor", "check_limit", "filled"]
 
 MSG_LIMIT: Final = (
-    "{what} needs all of {url}, {size:,} bytes, and more than {limit:,} are only read when "
+    "{what} needs all of {urls}, {size:,} bytes, and more than {limit:,} are only read when "
     "you say so: take rows (td[rows]), read all with td.to_tensordict(), load a copy with "
     "load_memmap(..., download=True), or raise the limit with load_memmap(..., "
     "read_limit=bytes)."
@@ -154,7 +153,7 @@ class RemoteTensor(torch.Tensor):
         return filled(out, [segments])
 
     def _read_within(self, what: str) -> torch.Tensor:
-        check_limit(what, self.url, self.num_bytes, self._limit)
+        check_limit(what, [self], self._limit)
         return self.read()
 
     def as_subclass(self, cls: type) -> Any:
@@ -242,9 +241,8 @@ def _on_values(
     if not found:
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
-    size = sum(value.num_bytes for value in found.values())
-    one = next(iter(found.values()))
-    check_limit(f"{name.strip('_')}()", one.url, size, one._limit)
+    tensors = list(found.values())
+    check_limit(f"{name.strip('_')}()", tensors, tensors[0]._limit)
     plans = {number: value.plan_all() for number, value in found.items()}
     read_all([segments for _, segments in plans.values()])
 
@@ -276,14 +274,20 @@ def filled(made: Any, plans: list[Segments]) -> Any:
     return made
 
 
-def check_limit(what: str, url: object, size: int, limit: int) -> None:
+def check_limit(what: str, tensors: Sequence[RemoteTensor], limit: int) -> None:
     """Refuse to read more than a limit without being asked for it.
 
+    Args:
+        what: the operation, as the subject of a sentence.
+        tensors: the tensors that it needs, one at least.
+        limit: the most bytes of all of them together.
+
     Raises:
-        RuntimeError: it is more.
+        RuntimeError: they have more bytes.
     """
+    size = sum(tensor.num_bytes for tensor in tensors)
     if size > limit:
-        message = MSG_LIMIT.format(
-            what=what, url=os.fspath(str(url)), size=size, limit=limit
-        )
+        urls = list(dict.fromkeys(tensor.url for tensor in tensors))
+        shown = urls[0] if len(urls) == 1 else f"{urls[0]} and {len(urls) - 1} others"
+        message = MSG_LIMIT.format(what=what, urls=shown, size=size, limit=limit)
         raise RuntimeError(message)
