@@ -16,6 +16,7 @@ from tensordict.storage.remote import (
     place_of,
     publishing,
     reading,
+    saving,
     tensor,
 )
 from tensordict.storage.remote.leftovers import find_leftovers
@@ -204,7 +205,7 @@ def test_show_reads_the_rows_of_its_previews(
 
 
 def fail_at(monkeypatch, name):
-    """Have a writer end, as by a kill, when it puts an object of this name."""
+    """Have a writer of another machine end, as by a kill, when it puts an object of this name."""
     real = Place.put
 
     def put(self, *args, **options):
@@ -214,6 +215,7 @@ def fail_at(monkeypatch, name):
 
     monkeypatch.setattr(Place, "put", put)
     monkeypatch.setattr(publishing, "forget", lambda *_: None)
+    monkeypatch.setattr(publishing.socket, "gethostname", lambda: "elsewhere")
 
 
 @pytest.mark.parametrize("is_there", [False, True])
@@ -230,7 +232,7 @@ def test_what_a_killed_writer_left_is_found_and_removed(
             sample().save(url)
     left = names(remote) - before
     assert left
-    # This process still runs: its objects stay until they are old.
+    # The other machine may still run: its objects stay until they are old.
     assert "no leftovers" in command("clean", remote)
     assert "not finished" in command("clean", remote, "--older-than", -1, "--dry-run")
     assert names(remote) == before | left
@@ -282,6 +284,56 @@ def test_clean_takes_nothing_that_a_save_needs(remote, command, tmp_path):
     before = names(remote)
     assert "no leftovers" in command("clean", remote, "--older-than", -1)
     assert names(remote) == before
+
+
+@pytest.mark.parametrize("layout", ["tree", "shards"])
+def test_clean_spares_a_save_that_runs_on_this_machine(
+    remote, command, monkeypatch, layout
+):
+    name, save = SAVES[layout]
+    module = publishing if layout == "tree" else saving
+    real = module.in_threads
+
+    def in_threads(*arguments):
+        real(*arguments)
+        assert "no leftovers" in command("clean", remote, "--older-than", -1)
+
+    monkeypatch.setattr(module, "in_threads", in_threads)
+    save(f"{remote}/{name}")
+    assert (tensordict.load(f"{remote}/{name}")["n", "b"][:] == 1).all()
+    if layout == "shards":
+        assert len(names(remote)) == 3
+
+
+@pytest.mark.parametrize("layout", ["tree", "shards"])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_long_save_whose_objects_are_gone_is_not_published(
+    remote, monkeypatch, layout, is_there
+):
+    name, save = SAVES[layout]
+    module = publishing if layout == "tree" else saving
+    monkeypatch.setattr(module, "CHECK_S", 0.0)
+    if is_there:
+        save(f"{remote}/{name}")
+    before = names(remote)
+    real = module.in_threads
+
+    def in_threads(*arguments):
+        real(*arguments)
+        own = [
+            each
+            for each in names(remote) - before
+            if "memmap" in each or "-of-" in each
+        ]
+        place_of(remote).delete(own[:1])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "in_threads", in_threads)
+        with pytest.raises(RuntimeError, match=r"is gone. `tensordict clean`"):
+            save(f"{remote}/{name}")
+    assert names(remote) == before
+    save(f"{remote}/{name}")
+    assert (tensordict.load(f"{remote}/{name}")["n", "b"][:] == 1).all()
 
 
 def test_shards_that_no_index_names_are_left_over(remote, command):

@@ -6,6 +6,7 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -52,6 +53,12 @@ def load(url, **options):
 
 def objects(url):
     return sorted(found.name for found in place_of(url).list())
+
+
+def leftovers(url, **options):
+    """What `clean` removes on another machine, for which all writers here have ended."""
+    with mock.patch("socket.gethostname", return_value="elsewhere"):
+        return find_leftovers(place_of(url, options or None), 0.0)
 
 
 def test_readers_see_whole_flushes(remote):
@@ -276,7 +283,7 @@ def test_parts_are_joined(remote):
     write_parts(remote, {10: [4, 5], 2: [1, 2], "x": [6], 3: [3]})
     assert DatasetReader(f"{remote}.parts/10")["n", "b"][:].tolist() == [4, 5]
     # Their objects belong to saves, those of other places.
-    assert not find_leftovers(place_of(remote), older_than=0.0)
+    assert not leftovers(remote)
     assert DatasetWriter.join(remote) == 7
     assert load(remote)["n", "b"].tolist() == list(range(7))
     assert objects(f"{remote}.parts") == []
@@ -288,7 +295,7 @@ def test_parts_are_joined(remote):
     with DatasetWriter(remote) as writer:
         writer.append(row(7))
     assert load(remote)["n", "b"].tolist() == list(range(8))
-    assert not find_leftovers(place_of(remote), older_than=0.0)
+    assert not leftovers(remote)
 
 
 def ragged(*lengths):
@@ -310,7 +317,7 @@ def test_parts_whose_columns_differ_are_joined(remote, first):
     flat = [length for given in lengths for length in given]
     assert [len(loaded[at]["a"]) for at in range(count)] == flat
     assert list(loaded["s"]) == ["x" * length for length in flat]
-    assert not find_leftovers(place_of(remote), older_than=0.0)
+    assert not leftovers(remote)
 
 
 def test_a_join_reads_no_rows(s3, tmp_path):
@@ -424,7 +431,7 @@ def test_a_join_that_was_killed_goes_on(remote, monkeypatch, call):
     gc.collect()
     assert DatasetWriter.join(remote) == 4
     assert load(remote)["n", "b"].tolist() == [0, 1, 2, 3]
-    remove_leftovers(place_of(remote), find_leftovers(place_of(remote), 0.0))
+    remove_leftovers(place_of(remote), leftovers(remote))
     assert load(remote)["n", "b"].tolist() == [0, 1, 2, 3]
 
 
@@ -447,6 +454,68 @@ def test_what_a_writer_left_is_found(remote):
     remove_leftovers(place_of(remote), found)
     assert load(remote)["n", "b"].tolist() == [0]
     writer.abandon()
+
+
+def with_unpublished_object(url):
+    """Return a writer with a published row 0, and an object of the row 1 that is not."""
+    writer = DatasetWriter(url)
+    writer.append(row(0))
+    writer.flush()
+    writer.append(row(1))
+    writer._tree._send()
+    writer._tree._wait()
+    writer.append(row(2))
+    return writer
+
+
+def test_clean_spares_a_writer_that_runs_on_this_machine(remote):
+    writer = with_unpublished_object(remote)
+    before = objects(remote)
+    (record,) = [name for name in before if name.endswith(RECORD)]
+    fields = json.loads(place_of(remote).get(record)) | {"time": 0}
+    place_of(remote).put(record, json.dumps(fields).encode())
+    assert main(["clean", remote, "--older-than", "0"]) == 0
+    assert objects(remote) == before
+    writer.close()
+    assert load(remote)["n", "b"].tolist() == [0, 1, 2]
+
+
+def test_rows_that_clean_removed_are_not_published(remote):
+    writer = with_unpublished_object(remote)
+    (record,) = [name for name in objects(remote) if name.endswith(RECORD)]
+    fields = json.loads(place_of(remote).get(record)) | {"host": "elsewhere"}
+    place_of(remote).put(record, json.dumps(fields).encode())
+    manifest = place_of(remote).get(SWITCH)
+    assert main(["clean", remote, "--older-than", "0"]) == 0
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"000002 .*is gone.*`tensordict clean`"):
+            writer.flush()
+    assert place_of(remote).get(SWITCH) == manifest
+    writer.abandon()
+    with DatasetWriter(remote) as writer:
+        writer.append(row(3))
+    assert load(remote)["n", "b"].tolist() == [0, 3]
+
+
+def test_parts_whose_objects_are_gone_are_not_joined(remote):
+    with DatasetWriter(remote) as writer:
+        writer.append(row(0))
+    for part in range(2):
+        with DatasetWriter(remote, part=part) as writer:
+            writer.append(row(part + 1))
+    manifest = read_manifest(place_of(f"{remote}.parts").get(f"1/{SWITCH}"))
+    (key, *_) = [key for key in manifest.keys() if key.endswith("000001")]  # noqa: SIM118
+    gone = place_of(f"{remote}.parts/1").reach(key)
+    content = gone.get()
+    gone.delete([""])
+    before = objects(remote)
+    with pytest.raises(RuntimeError, match=r"000001 of a part is gone.*parts/1"):
+        DatasetWriter.join(remote)
+    assert load(remote)["n", "b"].tolist() == [0]
+    assert set(before) <= set(objects(remote))
+    gone.put("", content)
+    assert DatasetWriter.join(remote) == 3
+    assert load(remote)["n", "b"].tolist() == [0, 1, 2]
 
 
 def test_a_long_writer_says_that_it_runs(remote, monkeypatch):
@@ -497,7 +566,7 @@ def test_rows_get_through_a_bad_network(s3, tmp_path):
     finally:
         proxy.stop()
     assert len(proxy.met) > 10
-    assert not find_leftovers(place_of(url, s3.options()), 0.0)
+    assert not leftovers(url, **s3.options())
 
 
 def test_commands_take_datasets(remote, tmp_path, capsys):

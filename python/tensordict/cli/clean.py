@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOURS",
         type=float,
         default=24.0,
-        help="hours after which a writer on another machine counts as ended; default: 24",
+        help="hours after which a writer on another machine counts as ended; default: 24. "
+        "A writer that runs on this machine never does",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be removed"

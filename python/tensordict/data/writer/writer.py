@@ -189,6 +189,8 @@ class DatasetWriter(sources.Sources):
                 The new rows are kept, so call this again when there is space.
             FileExistsError: another writer has published at the URL meanwhile. The rows
                 since the last flush are lost.
+            RuntimeError: ``tensordict clean`` has deleted objects of the rows at the URL.
+                The rows since the last flush are lost.
         """
         with self._guard:
             self._open_tree().publish(self.durable)

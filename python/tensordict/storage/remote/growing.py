@@ -32,6 +32,7 @@ from tensordict.storage.remote.publishing import (
     RECORD,
     claim,
     forget,
+    missing_objects,
     new_prefix,
     put_switch,
     switch_at,
@@ -67,8 +68,15 @@ MSG_SUPERSEDED: Final = (
     "DatasetWriter(url, part=...)."
 )
 MSG_REMOVED: Final = (
-    "The object {} of unpublished rows is gone: `tensordict clean` removes the objects of a "
-    "writer that has not renewed its record for a day. Write the rows since the last flush again."
+    "Cannot publish the rows at {}: the object {} of rows since the last flush is gone. "
+    "`tensordict clean` deletes the objects of a writer on another machine that has uploaded "
+    "nothing for --older-than hours. The dataset has the rows up to the last flush: call "
+    "abandon() of this writer, open the dataset again, and write the later rows again."
+)
+MSG_PART_REMOVED: Final = (
+    "Cannot publish the rows of the parts at {}: the object {} of a part is gone. The dataset "
+    "and the parts are as before: restore the object, or delete the objects below {} and write "
+    "the rows of the part again."
 )
 
 
@@ -125,6 +133,7 @@ class RemoteTree(GrowingTree):
         self._recorded: float | None = None
         self._upload: _Upload | None = None
         self._unpublished: list[str] = []
+        self._taken_over: dict[str, tuple[Place, RemoteTree]] = {}
         self._pieces: dict[str, list[Piece]] = {}
         self._sent: dict[str, int] = {}
         self._others: dict[str, tuple[str, int]] = {}
@@ -209,7 +218,10 @@ class RemoteTree(GrowingTree):
 
         Raises:
             OSError: the previous upload failed. Its bytes are kept for the next upload.
+            RuntimeError: an uploaded object is gone.
         """
+        if self._unpublished:
+            self._say_that_it_runs()
         count = sum(
             file.size - self._sent.get(name, 0) for name, file in self._named_files()
         )
@@ -256,9 +268,27 @@ class RemoteTree(GrowingTree):
             switch = f"{path_between(self.home, self.place)}/{SWITCH}"
         claim(self.home, self._prefix, switch)
         self._recorded = now
-        for key in self._unpublished if is_late else ():
-            if not self.home.exists(key):
-                raise RuntimeError(MSG_REMOVED.format(self.home / key))
+        if is_late:
+            self._check_objects()
+
+    def _check_objects(self) -> None:
+        """Check that the objects that the next manifest adds are in the store.
+
+        Raises:
+            RuntimeError: an object is gone.
+        """
+        if self._unpublished:
+            for key in missing_objects(self.home, self._prefix, self._unpublished):
+                raise RuntimeError(MSG_REMOVED.format(self.place, self.home / key))
+        folders: dict[str, tuple[Place, RemoteTree, set[str]]] = {}
+        for taken, part in self._taken_over.values():
+            folder = taken.parent
+            folders.setdefault(folder.root, (folder, part, set()))[2].add(taken.name)
+        for folder, part, names in folders.values():
+            for name in missing_objects(folder, "", names):
+                gone = folder / name
+                message = MSG_PART_REMOVED.format(self.place, gone, part.place)
+                raise RuntimeError(message)
 
     def _put(self, key: str, runs: list[_Run]) -> None:
         """Put runs of bytes as one object."""
@@ -366,7 +396,9 @@ class RemoteTree(GrowingTree):
         name = os.path.relpath(file.path, self.path)
         pieces = self._pieces.setdefault(name, [])
         for key, start, size in other._pieces[os.path.relpath(source.path, other.path)]:
-            path = path_between(self.place, other.place.reach(key))
+            taken = other.place.reach(key)
+            self._taken_over[taken.root] = taken, other
+            path = path_between(self.place, taken)
             pieces.append(Piece(path, start, size))
         file.skip(source.size)
         self._sent[name] = file.size
@@ -379,20 +411,26 @@ class RemoteTree(GrowingTree):
         Raises:
             FileExistsError: another writer has published since this one was opened.
             OSError: the store cannot be written to. The rows are kept.
+            RuntimeError: an object of the rows is gone. The dataset is unchanged.
         """
         if not self._is_changed or self.root is None:
             return
         if self._is_superseded:
             raise FileExistsError(17, MSG_SUPERSEDED.format(self.place))
         self._wait()
+        # Objects of this call alone are not checked: `clean` has had no time to delete them.
+        had_objects = bool(self._unpublished or self._taken_over)
         self._send()
         self._wait()
         for folder, fields in self._written_out(False).items():
             path = os.path.join(self.path, folder, METADATA)
             replace_file(path, json.dumps(fields))
         manifest = self._manifest()
+        if had_objects:
+            self._check_objects()
         self._put_manifest(manifest.to_bytes())
         self._unpublished.clear()
+        self._taken_over.clear()
         self._note_published()
         gone, self._replaced = self._replaced - manifest.keys(), set()
         forget(self.place, [key for key in gone if not key.startswith("../")])

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tensordict import _rust
@@ -25,7 +26,7 @@ __all__ = ["Leftover", "find_leftovers", "remove_leftovers"]
 RETIRED: Final = ".tensordict-retired"
 
 _GENERATION: Final = re.compile(re.escape(OWN) + "[0-9a-f]{16}")
-_SHARD: Final = re.compile(r"(.+)-[0-9a-f]{16}-[0-9]{5}-of-[0-9]{5}(\.safetensors)")
+_SHARD: Final = re.compile(r"(.+)-([0-9a-f]{16})-[0-9]{5}-of-[0-9]{5}(\.safetensors)")
 
 
 class Leftover(NamedTuple):
@@ -48,8 +49,9 @@ def find_leftovers(place: Place, older_than: float = 24.0) -> list[Leftover]:
 
     Args:
         place: the folder that is looked through, at any depth.
-        older_than: the hours after which a writer is taken to be gone. One of this machine
-            that has ended is gone at once.
+        older_than: the hours after which a writer on another machine is taken to have
+            ended. A process of this machine that runs has not ended, at any age, and one
+            that has ended counts as ended at once.
 
     Raises:
         OSError: the store cannot be read.
@@ -74,7 +76,7 @@ def find_leftovers(place: Place, older_than: float = 24.0) -> list[Leftover]:
             rest = [each for each in own if each not in used]
             if rest != [name] or len(own) == 1:
                 found.append((folder, "a step that was deleted", rest))
-    found += _of_shards(place, objects, older_than)
+    found += _of_shards(place, objects, records, older_than)
     taken: set[str] = set()
     leftovers = []
     for about in found:
@@ -225,32 +227,51 @@ def _of_lock(
 
 
 def _is_gone(record: dict[str, Any], older_than: float) -> bool:
-    if record.get("host") == socket.gethostname() and _rust.process_has_ended(
-        str(record.get("process"))
-    ):
-        return True
+    """Return whether the process of a record has ended, or is taken to have ended by its age.
+
+    A process of this machine that runs has not, whatever the age.
+    """
+    if record.get("host") == socket.gethostname():
+        process = str(record.get("process"))
+        if _rust.process_is_running(process):
+            return False
+        if _rust.process_has_ended(process):
+            return True
     return time.time() - float(record.get("time", 0)) > older_than * 3600
 
 
 def _of_shards(
-    place: Place, objects: dict[str, _Listed], older_than: float
+    place: Place,
+    objects: dict[str, _Listed],
+    records: dict[str, dict[str, Any]],
+    older_than: float,
 ) -> list[tuple[str, str, list[str]]]:
-    """Shards of safetensors that no index names."""
+    """Shards of safetensors that no index names, and whose writer has ended."""
     by_index: dict[str, list[str]] = {}
+    ended: set[str] = set()
     for name in objects:
         shard = _SHARD.fullmatch(name)
         if shard:
-            by_index.setdefault(f"{shard[1]}{shard[2]}.index.json", []).append(name)
+            folder = name.rpartition("/")[0]
+            record = records.get(_below(folder, f"{OWN}{shard[2]}/{RECORD}"))
+            if record is not None:
+                if not _is_gone(record, older_than):
+                    continue
+                ended.add(name)
+            by_index.setdefault(f"{shard[1]}{shard[3]}.index.json", []).append(name)
     found = []
     limit = time.time() - older_than * 3600
     for index, shards in by_index.items():
         named: set[str] = set()
-        if index in objects:
-            folder = index.rpartition("/")[0]
+        # It is read even if it was not listed: a writer may have put it meanwhile.
+        with suppress(FileNotFoundError):
             weights = json.loads(place.get(index)).get("weight_map", {})
+            folder = index.rpartition("/")[0]
             named = {_below(folder, each) for each in weights.values()}
         rest = [
-            name for name in shards if name not in named and objects[name].time < limit
+            name
+            for name in shards
+            if name not in named and (name in ended or objects[name].time < limit)
         ]
         if rest:
             found.append((index, "shards that no index names", rest))

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tensordict.storage.remote.place import Place
 
 __all__ = [
+    "CHECK_S",
     "LOCK",
     "OWN",
     "RECORD",
@@ -52,10 +53,12 @@ __all__ = [
     "files_below",
     "forget",
     "in_threads",
+    "missing_objects",
     "new_prefix",
     "put_switch",
     "read_record",
     "record_of",
+    "refuse_missing",
     "switch_at",
     "upload_file",
     "upload_folder",
@@ -88,6 +91,9 @@ _REFUSED: Final = ("AlreadyExistsError", "PreconditionError", "NotFoundError")
 _ATTEMPTS: Final = 10
 """So often a put under a condition is made whose answer is lost."""
 
+CHECK_S: Final = 60.0
+"""After an upload of so many seconds, the objects are listed before the switch goes up."""
+
 MSG_LOST: Final = (
     "Another writer has saved to {url} meanwhile, and its save is there: this one was not "
     "published, and is removed. Save to a place of its own, or again."
@@ -95,6 +101,11 @@ MSG_LOST: Final = (
 MSG_CUT: Final = (
     "The file {} had {:,} bytes when its upload began, and was cut meanwhile. The object was not "
     "written: upload the file again when no program writes to it."
+)
+MSG_REMOVED: Final = (
+    "Cannot publish the save: its object {} is gone. `tensordict clean` deletes the "
+    "objects of a writer on another machine that began more than --older-than hours ago. What "
+    "was at the place is as before: save again, and run clean with a larger number of hours."
 )
 MSG_CANCELLED: Final = "The save was cancelled: the store has no object of it."
 
@@ -223,7 +234,7 @@ def upload_folder(
         FileExistsError: there is a save and ``may_replace`` is not set; or another writer
             was faster.
         OSError: the store could not be written to.
-        RuntimeError: it was cancelled.
+        RuntimeError: it was cancelled, or an object is gone.
     """
     progress = progress or Uploads()
     references = references or {}
@@ -235,6 +246,7 @@ def upload_folder(
         raise explained(FileExistsError(), place)
     own = {name: path for name, path in files.items() if name not in references}
     progress.total += sum(sizes[name] for name in own)
+    began = time.monotonic()
     prefix, record = _claimed(place, before is None and not references, own)
     objects = {name: f"{prefix}{name}" for name in own} | dict(references)
     written = [*(objects[name] for name in own), record]
@@ -250,6 +262,11 @@ def upload_folder(
         )
         if helpers is not None:
             helpers.wait_for_others()
+        if time.monotonic() - began >= CHECK_S:
+            missing = missing_objects(place, prefix, written)
+            # A writer that was faster deletes objects, too: the put below says so.
+            if missing and switch_at(place, switch) == before:
+                refuse_missing(place, missing)
     except BaseException:
         forget(place, written)
         raise
@@ -268,6 +285,28 @@ def upload_folder(
             place, before and before[0], {*objects.values(), *kept}, prefix
         )
     return objects
+
+
+def missing_objects(place: Place, folder: str, names: Collection[str]) -> list[str]:
+    """Return the objects that are not in the store, with one listing.
+
+    Args:
+        place: the place from which the names are paths.
+        folder: the folder of all objects, as a path from ``place``.
+        names: the objects.
+    """
+    there = {found.name for found in place.list(folder.rstrip("/"))}
+    return sorted(set(names) - there)
+
+
+def refuse_missing(place: Place, names: Collection[str]) -> None:
+    """Refuse to publish a save if objects of the save are missing.
+
+    Raises:
+        RuntimeError: there is a missing object.
+    """
+    for name in names:
+        raise RuntimeError(MSG_REMOVED.format(place / name))
 
 
 def switch_at(place: Place, switch: str) -> tuple[bytes, str | None] | None:

@@ -6,6 +6,7 @@ import json
 import operator
 import os
 import tempfile
+import time
 import uuid
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,16 @@ from tensordict.storage.layouts.safetensors import (
 from tensordict.storage.remote.errors import explained
 from tensordict.storage.remote.place import place_of
 from tensordict.storage.remote.publishing import (
+    CHECK_S,
+    OWN,
+    RECORD,
     Uploads,
+    claim,
     files_below,
     forget,
     in_threads,
     put_switch,
+    refuse_missing,
     upload_file,
     upload_folder,
 )
@@ -226,9 +232,15 @@ def _upload_shards(folder: Path, place: Place, progress: Uploads) -> None:
         pass
     progress.total += sum(path.stat().st_size for path in files.values())
     calls = [(parent, path, names[name]) for name, path in files.items()]
-    written = sorted(names.values())
+    record = f"{OWN}{own}/{RECORD}"
+    written = [*sorted(names.values()), record]
+    began = time.monotonic()
+    claim(parent, f"{OWN}{own}/")
     try:
         in_threads(partial(upload_file, is_own=True), calls)
+        if time.monotonic() - began >= CHECK_S:
+            gone = [name for name in written if not parent.exists(name)]
+            refuse_missing(parent, gone)
     except BaseException:
         forget(parent, written)
         raise
@@ -238,6 +250,7 @@ def _upload_shards(folder: Path, place: Place, progress: Uploads) -> None:
     except FileExistsError:
         forget(parent, written)
         raise
+    forget(parent, [record])
     progress.done = progress.total
     gone = [place.name] if place.exists() else []
     if before is not None:

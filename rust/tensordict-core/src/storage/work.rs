@@ -303,6 +303,13 @@ pub fn has_ended(process_name: &str) -> bool {
     matches!(owner.map(|owner| owner.state()), Some(State::Gone))
 }
 
+/// Returns whether the process of a name is known to run: this one, or another on this machine.
+#[must_use]
+pub fn is_running(process_name: &str) -> bool {
+    Owner::parse(process_name)
+        .is_some_and(|owner| owner == Owner::this() || matches!(owner.state(), State::Running))
+}
+
 /// The state of an owner, as far as it is known.
 enum State {
     Running,

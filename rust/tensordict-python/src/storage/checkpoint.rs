@@ -103,6 +103,12 @@ fn process_has_ended(name: &str) -> bool {
     checkpoint::process_has_ended(name)
 }
 
+/// Returns whether the process of a name that it gave itself is known to run: on this machine.
+#[pyfunction]
+fn process_is_running(name: &str) -> bool {
+    checkpoint::process_is_running(name)
+}
+
 /// Checksums of 64 bits that tell whether tensors changed.
 #[pyfunction]
 #[pyo3(signature = (tensors, num_threads))]
@@ -370,6 +376,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(remove_steps, module)?)?;
     module.add_function(wrap_pyfunction!(process_name, module)?)?;
     module.add_function(wrap_pyfunction!(process_has_ended, module)?)?;
+    module.add_function(wrap_pyfunction!(process_is_running, module)?)?;
     module.add_function(wrap_pyfunction!(tensor_digests, module)?)?;
     module.add_function(wrap_pyfunction!(copy_safetensors_into, module)?)?;
     module.add_function(wrap_pyfunction!(read_safetensors_into, module)?)

@@ -15,7 +15,9 @@ mod reading;
 mod staging;
 mod step;
 
-pub use super::work::{has_ended as process_has_ended, process_name};
+pub use super::work::{
+    has_ended as process_has_ended, is_running as process_is_running, process_name,
+};
 pub use background::{Background, Order};
 pub use copying::{Copied, copy_tensors};
 pub use digest::digests;
