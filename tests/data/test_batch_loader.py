@@ -726,4 +726,5 @@ def test_names_of_a_data_loader_are_in_the_guide() -> None:
     known = set(inspect.signature(DataLoader).parameters)
     own = set(inspect.signature(BatchLoader).parameters)
     assert set(NAMES_OF_DATA_LOADER) == known - own - {"generator"}
-    assert set(rows) == set(NAMES_OF_DATA_LOADER)
+    # Arguments of the same name have rows too.
+    assert set(rows) - own == set(NAMES_OF_DATA_LOADER)

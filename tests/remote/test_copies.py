@@ -113,7 +113,7 @@ def test_calls_for_local_files_say_what_a_copy_is(call, name, unchanged):
 
 def test_a_copy_without_an_object_names_the_object(copies):
     shutil.rmtree(next(Path("data").glob(".tensordict-*")))
-    with pytest.raises(FileNotFoundError, match=r"data/\.tensordict-\w+/000001"):
+    with pytest.raises(FileNotFoundError, match=r"data/\.tensordict-\w+/00000\d"):
         tensordict.load("data")[:2]
 
 

@@ -48,8 +48,8 @@ def test_an_object_is_written_read_listed_and_deleted(place):
     tag = place.put("a/b", b"12345")
     place.put("c", b"1")
     assert place.get("a/b") == b"12345"
-    assert place.head("a/b") == ("a/b", 5, tag)
-    assert place.get_with_tag("a/b") == (b"12345", ("a/b", 5, tag))
+    assert place.head("a/b")[:3] == ("a/b", 5, tag)
+    assert place.get_with_tag("a/b") == (b"12345", place.head("a/b"))
     assert sorted(found.name for found in place.list()) == ["a/b", "c"]
     assert [found.name for found in place.list("a")] == ["a/b"]
     assert (place / "a" / "b").get() == b"12345"

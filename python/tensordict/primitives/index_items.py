@@ -36,7 +36,6 @@ MSG_NUMPY_BOOL = (
     "boolean tensor instead."
 )
 
-_INDEX_DTYPES = (torch.int64, torch.int32)
 _MASK_DTYPES = (torch.bool, torch.uint8)
 _WHOLE = slice(None)
 _INDEX_TYPES = (
@@ -57,7 +56,8 @@ def _is_whole(item: object) -> bool:
 def _index_tensor(item: object) -> torch.Tensor:
     """Convert a sequence or an array to an index tensor."""
     if isinstance(item, torch.Tensor):
-        tensor = item
+        # The native gather reads positions of int64.
+        tensor = item.to(torch.int64) if item.dtype == torch.int32 else item
     elif isinstance(item, np.ndarray):
         tensor = as_tensor(item)
         if tensor.dtype != torch.bool:
@@ -75,7 +75,7 @@ def _index_tensor(item: object) -> torch.Tensor:
         raise IndexError(MSG_NUMPY_BOOL.format(item))
     else:
         raise IndexError(MSG_BAD_INDEX.format(type(item).__name__))
-    if tensor.dtype not in _INDEX_DTYPES and tensor.dtype not in _MASK_DTYPES:
+    if tensor.dtype not in (torch.int64, *_MASK_DTYPES):
         raise IndexError(MSG_INDEX_DTYPE)
     return tensor
 

@@ -40,10 +40,15 @@ def is_copied(path: Any) -> bool:
         True
     """
     try:
-        with open(os.path.join(path, SWITCH), "rb") as file:
+        # A pipe in the place of the file must not stop the call.
+        with open(os.path.join(path, SWITCH), "rb", opener=_open_at_once) as file:
             return file.read(len(_HEAD)) == _HEAD
     except (OSError, TypeError, ValueError):
         return False
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def followed(path: Any) -> Place | None:

@@ -191,7 +191,7 @@ def send(path: Path, place: Place, progress: Uploads | None = None) -> None:
     if path.is_file():
         progress.total += path.stat().st_size
         upload_file(place, path)
-        progress.done += path.stat().st_size
+        progress.add(path.stat().st_size)
         return
     if (path / SWITCH).is_file():
         upload_folder(path, place, progress=progress)
@@ -215,7 +215,7 @@ def send(path: Path, place: Place, progress: Uploads | None = None) -> None:
     indices = sum(call[2].endswith(INDEX) for call in plain)
     in_threads(upload_file, plain[: len(plain) - indices])
     in_threads(upload_file, plain[len(plain) - indices :])
-    progress.done += sum(call[1].stat().st_size for call in plain)
+    progress.add(sum(call[1].stat().st_size for call in plain))
 
 
 def send_all(path: Path, place: Place) -> None:

@@ -189,7 +189,7 @@ def _download_span(
         for chunk in answer.stream(min_chunk_size=_CHUNK):
             done += _written(descriptor, chunk, at + done)
             if progress is not None:
-                progress.done += len(chunk)
+                progress.add(len(chunk))
                 progress.check()
     if start + done != min(stop, size):
         raise OSError(MSG_CUT.format(place, size, start + done))

@@ -129,6 +129,12 @@ class Uploads:
         self.done: int = 0
         self.total: int = 0
         self.is_cancelled: bool = False
+        self._lock: threading.Lock = threading.Lock()
+
+    def add(self, num_bytes: int) -> None:
+        """Count bytes of one of the threads as uploaded."""
+        with self._lock:
+            self.done += num_bytes
 
     def bytes(self) -> tuple[int, int]:
         """Bytes that are up, and bytes that have to go there."""
@@ -444,7 +450,7 @@ def _upload_all(
     def upload(name: str, path: Path) -> None:
         progress.check()
         upload_file(place, path, name, is_own=is_own)
-        progress.done += path.stat().st_size
+        progress.add(path.stat().st_size)
 
     in_order = sorted(files, key=lambda name: -files[name].stat().st_size)
     in_threads(upload, [(name, files[name]) for name in in_order])
