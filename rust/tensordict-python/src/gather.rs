@@ -465,6 +465,10 @@ impl PyPrefetcher {
     /// Begins to write rows into `out`, as [`PyPrefetcher::submit`] does, from collections that
     /// follow each other: the rows of `parts[k]` end before row `stops[k]`. Gives a ticket for each
     /// part that has one of the rows.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "arguments of Python arrive by value"
+    )]
     fn submit_parts<'py>(
         &self,
         parts: Vec<Bound<'py, PyAny>>,
