@@ -22,7 +22,7 @@ from tensordict.storage.layouts.directory import DirectoryLayout
 from tensordict.storage.layouts.interface import Entry, Layout, short
 from tensordict.storage.layouts.safetensors import SafetensorsLayout
 from tensordict.storage.locations import local, new_directory
-from tensordict.storage.remote.copied import MSG_COPY, is_copied
+from tensordict.storage.remote.copied import MSG_COPY, followed, is_copied
 from tensordict.storage.remote.place import is_remote
 from tensordict.storage.take_loaded import load_into
 
@@ -303,37 +303,22 @@ def load(
         subpath,
         verify,
     )
-    if is_remote(prefix):
-        from tensordict.storage.remote.loads import RemoteOptions, load_place
+    if not is_remote(prefix):
+        try:
+            return _load(prefix, options, out)
+        except (OSError, RuntimeError, ValueError, KeyError):
+            place = followed(prefix)
+            if place is None:
+                raise
+        prefix = place
+    from tensordict.storage.remote.loads import RemoteOptions, load_place
 
-        return load_place(
-            prefix,
-            options,
-            out,
-            RemoteOptions(**remote),
-            lambda path: _load(path, options, out),
-        )
-    try:
-        return _load(prefix, options, out)
-    except (OSError, RuntimeError, ValueError, KeyError):
-        from tensordict.storage.remote.copied import followed
-
-        place = followed(prefix)
-        if place is None:
-            raise
-    return load(
-        requested,
-        place,
-        device,
-        non_blocking,
-        out=out,
-        robust_key=robust_key,
-        subpath=subpath,
-        mode=mode,
-        num_threads=num_threads,
-        allow_pickle=allow_pickle,
-        verify=verify,
-        **remote,
+    return load_place(
+        prefix,
+        options,
+        out,
+        RemoteOptions(**remote),
+        lambda path: _load(path, options, out),
     )
 
 
